@@ -1,0 +1,96 @@
+"""The contract that every engine fulfils, native or foreign."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Literal, Protocol, runtime_checkable
+
+import msgspec
+
+from llm_inference.engine.types import Delta, GenerateRequest, ModelInfo, Prompt, TokenizeResult
+
+#: What happens to a request field: the engine does it, we do it around the engine, or it is a 400 with the reason.
+Support = Literal["enforced", "emulated", "refused"]
+
+
+class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
+    """For every request field that is not always supported: how. A field that is absent here is refused."""
+
+    fields: dict[str, Support] = msgspec.field(default_factory=dict)
+    reasons: dict[str, str] = msgspec.field(default_factory=dict)  # why a field is refused
+    tokenize: bool = False
+    embeddings: bool = False
+
+    def support(self, field: str) -> Support:
+        return self.fields.get(field, "refused")
+
+
+class Health(msgspec.Struct, frozen=True, kw_only=True):
+    """`live`: the engine (or its restart) is under way. `ready`: a request would be answered now.
+
+    `progressing`: no work is queued, or steps complete. `reason` says why one of them is False.
+    """
+
+    live: bool
+    ready: bool
+    progressing: bool = True
+    reason: str = ""
+
+
+class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
+    """A snapshot of an engine's load; what it cannot know is None."""
+
+    num_running: int = 0
+    num_waiting: int = 0
+    kv_cache_usage: float | None = None  # 0..1
+    num_kv_blocks: int | None = None
+    num_free_kv_blocks: int | None = None
+    prefix_cache_queries: int = 0  # tokens looked up
+    prefix_cache_hits: int = 0  # tokens found
+    num_preemptions: int = 0
+    num_evictions: int = 0
+    num_steps: int = 0
+    num_restarts: int = 0
+    prompt_tokens: int = 0
+    generation_tokens: int = 0
+
+
+class Engine(Protocol):
+    """Five methods. Everything else is a capability with a protocol of its own."""
+
+    @property
+    def capabilities(self) -> Capabilities: ...
+
+    @property
+    def info(self) -> ModelInfo: ...
+
+    async def start(self) -> None:
+        """Ready to serve when it returns. Raises `StartupError`."""
+
+    def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta, None]:
+        """Deltas until every choice has finished. `aclose()` aborts and frees the work within a step.
+
+        Raises `RequestError` before the first delta when the request is wrong, `ServiceError` at any time.
+        """
+        ...
+
+    async def health(self) -> Health: ...
+
+    async def stop(self, grace_s: float) -> None:
+        """Let what runs finish for `grace_s` seconds, then abort it. Nothing is left behind."""
+
+
+@runtime_checkable
+class Tokenizes(Protocol):
+    """Optional power: the engine's own tokenizer, for `/tokenize`, `/detokenize` and counting before admission."""
+
+    async def tokenize(self, prompt: Prompt, *, add_special_tokens: bool = True) -> TokenizeResult: ...
+
+    async def detokenize(self, token_ids: tuple[int, ...]) -> str: ...
+
+
+@runtime_checkable
+class ReportsStats(Protocol):
+    """Optional power: load figures for metrics and routing."""
+
+    def stats(self) -> EngineStats: ...
