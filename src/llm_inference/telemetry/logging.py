@@ -1,0 +1,163 @@
+"""Log lines: one record is one line that nobody can forge, as JSON or for people.
+
+    logger.info("request finished", extra={"fields": {"request_id": "r-1", "total_s": 0.4}})
+
+    json     {"time": "2025-01-31T09:30:00.123Z", "level": "info", "logger": "…", "message": "…", "request_id": "r-1"}
+    console  2025-01-31T09:30:00.123Z INFO    llm_inference.serve: request finished request_id=r-1 total_s=0.4
+
+Whatever stands in a message, a field or an exception (line breaks, terminal escapes, bidi marks) comes out escaped.
+Only a traceback in the console form takes more lines, each behind a `    | ` that no record begins with.
+
+Knows nothing of requests or HTTP: what a field means is its writer's business.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import sys
+import unicodedata
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, Literal, TextIO
+
+if TYPE_CHECKING:
+    _StreamHandler = logging.StreamHandler[TextIO]
+else:
+    _StreamHandler = logging.StreamHandler  # not subscriptable before Python 3.11
+
+LogFormat = Literal["auto", "json", "console"]
+
+#: Loggers that follow the asked-for level; everybody else's chatter starts at warning.
+_OURS = ("llm_inference", "uvicorn")
+_UVICORN = ("uvicorn", "uvicorn.error", "uvicorn.access", "uvicorn.asgi")
+#: Unicode categories that move the cursor, break a line, reorder it or cannot be encoded.
+_UNPRINTABLE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+
+
+def configure_logging(level: str = "info", format: LogFormat = "auto", stream: TextIO | None = None) -> None:
+    """Send every logger of this process, uvicorn's and Python warnings included, through one handler.
+
+    `stream` is stderr where it is None. `format` "auto" is "console" on a terminal, else "json". `level` is one of
+    debug, info, warning, error, critical. May be called again: the last call counts. Start uvicorn with
+    `log_config=None`, or it puts its own handlers back.
+    """
+    stream = sys.stderr if stream is None else stream
+    handler = _SafeHandler(stream)
+    handler.setFormatter(ConsoleFormatter() if _is_console(format, stream) else JsonFormatter())
+    root = logging.getLogger()
+    for old in [one for one in root.handlers if isinstance(one, _SafeHandler)]:
+        root.removeHandler(old)
+    root.addHandler(handler)
+    root.setLevel(logging.WARNING)
+    for name in _UVICORN:
+        uvicorn_logger = logging.getLogger(name)
+        uvicorn_logger.handlers.clear()
+        uvicorn_logger.propagate = True
+    for name in _OURS:
+        logging.getLogger(name).setLevel(level.upper())
+    logging.captureWarnings(True)
+
+
+def _is_console(format: LogFormat, stream: TextIO) -> bool:
+    return format == "console" or (format == "auto" and stream.isatty())
+
+
+class _SafeHandler(_StreamHandler):
+    """Ours, so that a second `configure_logging` finds it; survives a stream that cannot encode a character."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = super().format(record)
+        encoding = getattr(self.stream, "encoding", None) or "utf-8"
+        return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
+class JsonFormatter(logging.Formatter):
+    """One ASCII-only JSON object a record. A field named like one of ours gets a leading underscore."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": utc_timestamp(record.created),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": message_of(record),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        if record.stack_info:
+            line["stack"] = record.stack_info
+        for name, value in fields_of(record).items():
+            line[name if name not in line else f"_{name}"] = value
+        # ASCII only: no U+2028 or bidi mark for a reader to trip over, whatever the stream's encoding.
+        return json.dumps(_jsonable(line), ensure_ascii=True, allow_nan=False)
+
+
+class ConsoleFormatter(logging.Formatter):
+    """For people: time, level, logger, message, then `key=value` with quotes where a value would be ambiguous."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        head = (
+            f"{utc_timestamp(record.created)} {record.levelname:<7} {escape(record.name)}: {escape(message_of(record))}"
+        )
+        parts = [head, *(f"{escape(name)}={_console_value(value)}" for name, value in fields_of(record).items())]
+        lines = [" ".join(parts)]
+        if record.exc_info:
+            lines += [f"    | {escape(line)}" for line in self.formatException(record.exc_info).split("\n")]
+        if record.stack_info:
+            lines += [f"    | {escape(line)}" for line in record.stack_info.split("\n")]
+        return "\n".join(lines)
+
+
+def utc_timestamp(seconds: float) -> str:
+    """ISO 8601 in UTC with milliseconds, for `seconds` since the epoch."""
+    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def message_of(record: logging.LogRecord) -> str:
+    """The message with its arguments, or both apart where they do not fit together: a log call never raises."""
+    try:
+        return record.getMessage().rstrip("\n")
+    except (TypeError, ValueError, KeyError):
+        return f"{record.msg} {record.args!r}"
+
+
+def fields_of(record: logging.LogRecord) -> dict[str, Any]:
+    """The structured fields of a record, names as text; {} where there are none."""
+    fields = getattr(record, "fields", None)
+    return {str(name): value for name, value in fields.items()} if isinstance(fields, Mapping) else {}
+
+
+def escape(text: str) -> str:
+    r"""`text` with every character that could break, hide or reorder a line as its \x, \u or \U escape."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(char if unicodedata.category(char) not in _UNPRINTABLE else _escaped(char) for char in text)
+
+
+def _escaped(char: str) -> str:
+    return {"\n": "\\n", "\r": "\\r", "\t": "\\t"}.get(char) or char.encode("unicode_escape").decode("ascii")
+
+
+def _console_value(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}" if math.isfinite(value) else str(value)
+    if not isinstance(value, str):
+        value = value if isinstance(value, (int, type(None))) else json.dumps(_jsonable(value), ensure_ascii=False)
+        return escape(str(value))
+    if value and not any(char in " \"'=" or char.isspace() for char in value):
+        return escape(value)
+    return escape(json.dumps(value, ensure_ascii=False))
+
+
+def _jsonable(value: Any, depth: int = 0) -> Any:
+    """`value` as strict JSON takes it: NaN and infinities as text, unknown objects as their `str`, bounded depth."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if depth < 8 and isinstance(value, Mapping):
+        return {str(key): _jsonable(item, depth + 1) for key, item in value.items()}
+    if depth < 8 and isinstance(value, (list, tuple, set, frozenset)):
+        return [_jsonable(item, depth + 1) for item in value]
+    return str(value)
