@@ -1,0 +1,220 @@
+"""A child that dies at start, hangs at start, dies under load, is slow to stop, leaves grandchildren."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from llm_inference.engine.supervisor import Child, ChildSpec, ChildState, RestartPolicy
+from llm_inference.errors import StartupError
+
+FAST = RestartPolicy(max_restarts=3, window_s=60, backoff_s=0.01, max_backoff_s=0.05)
+
+
+def make_child(
+    code: str,
+    ready_file: Path | None = None,
+    *,
+    ready: Callable[[], Awaitable[None]] | None = None,
+    ready_timeout_s: float = 10,
+    policy: RestartPolicy = FAST,
+    on_exit: Callable[[str], None] = lambda reason: None,
+) -> Child:
+    async def file_is_there() -> None:
+        assert ready_file is not None
+        while not ready_file.exists():
+            await asyncio.sleep(0.01)
+
+    return Child(
+        ChildSpec(
+            name="the test child",
+            argv=(sys.executable, "-c", code),
+            ready=ready or file_is_there,
+            ready_timeout_s=ready_timeout_s,
+            env={"READY_FILE": str(ready_file)},
+            policy=policy,
+            on_exit=on_exit,
+        )
+    )
+
+
+TOUCH = "import os, pathlib, signal, subprocess, sys, time; pathlib.Path(os.environ['READY_FILE']).touch(); "
+
+
+def alive(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rsplit(")", 1)[1].split()[0] != "Z"
+
+
+async def until(condition: Callable[[], bool], timeout_s: float = 10) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come true in time"
+        await asyncio.sleep(0.01)
+
+
+async def test_starts_and_stops_and_leaves_nothing(tmp_path: Path) -> None:
+    child = make_child(TOUCH + "time.sleep(60)", tmp_path / "ready")
+    await child.start()
+    assert child.state is ChildState.READY
+    pid = child.pid
+    assert pid is not None
+    assert alive(pid)
+    await child.stop(grace_s=5)
+    assert child.state is ChildState.STOPPED
+    assert not alive(pid)
+    await child.stop(grace_s=5)  # twice does no harm
+
+
+async def test_death_at_start_tells_the_last_lines() -> None:
+    child = make_child("import sys; print('weights are missing', file=sys.stderr); sys.exit(3)", Path("/nonexistent"))
+    with pytest.raises(StartupError, match=r"exited with 3 before it was ready(.|\n)*weights are missing"):
+        await child.start()
+    assert child.state is ChildState.STOPPED
+
+
+async def test_program_that_does_not_exist() -> None:
+    async def never() -> None:
+        await asyncio.Event().wait()
+
+    child = Child(ChildSpec(name="ghost", argv=("/nonexistent/program",), ready=never))
+    with pytest.raises(StartupError, match="cannot run /nonexistent/program"):
+        await child.start()
+
+
+async def test_hanging_at_start_is_killed(tmp_path: Path) -> None:
+    child = make_child(
+        "import os, pathlib, time; pathlib.Path(os.environ['READY_FILE'] + '.pid').write_text(str(os.getpid()));"
+        "time.sleep(60)",
+        tmp_path / "ready",
+        ready_timeout_s=1.0,
+    )
+    with pytest.raises(StartupError, match="was not ready after 1 s"):
+        await child.start()
+    assert not alive(int((tmp_path / "ready.pid").read_text()))
+
+
+async def test_error_of_ready_is_raised_as_it_is() -> None:
+    async def refuse() -> None:
+        raise StartupError("no such model")
+
+    child = make_child("import time; time.sleep(60)", ready=refuse)
+    with pytest.raises(StartupError, match="^no such model$"):
+        await child.start()
+
+
+async def test_death_under_load_is_told_and_mended(tmp_path: Path) -> None:
+    exits: list[str] = []
+    child = make_child(TOUCH + "time.sleep(60)", tmp_path / "ready", on_exit=exits.append)
+    await child.start()
+    first = child.pid
+    assert first is not None
+    os.kill(first, signal.SIGKILL)
+    await until(lambda: child.state is ChildState.READY and child.pid != first)
+    assert child.num_restarts == 1
+    assert len(exits) == 1
+    assert "was killed by SIGKILL" in exits[0]
+    await child.stop(grace_s=1)
+
+
+async def test_restart_budget_is_spent_at_last(tmp_path: Path) -> None:
+    child = make_child(TOUCH + "time.sleep(0.05); print('boom'); sys.exit(9)", tmp_path / "ready")
+    await child.start()
+    await until(lambda: child.state is ChildState.FAILED, 20)
+    assert child.num_restarts == FAST.max_restarts
+    assert "given up" in child.reason
+    assert "boom" in child.reason
+    assert child.pid is None
+    await child.stop(grace_s=1)
+
+
+async def test_deaf_to_sigterm_is_killed_after_the_grace(tmp_path: Path) -> None:
+    code = "signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+    child = make_child(TOUCH.replace("pathlib.Path", code + "pathlib.Path", 1) + "time.sleep(60)", tmp_path / "ready")
+    await child.start()
+    pid = child.pid
+    assert pid is not None
+    begun = time.monotonic()
+    await child.stop(grace_s=0.5)
+    assert 0.4 < time.monotonic() - begun < 5
+    assert not alive(pid)
+
+
+@pytest.mark.parametrize("own_session", [False, True])
+async def test_grandchildren_go_with_the_child(tmp_path: Path, own_session: bool) -> None:
+    code = (
+        "import os, pathlib, subprocess, sys, time\n"
+        f"p = subprocess.Popen(['sleep', '60'], start_new_session={own_session})\n"
+        "pathlib.Path(os.environ['READY_FILE'] + '.pid').write_text(str(p.pid))\n"
+        "pathlib.Path(os.environ['READY_FILE']).touch()\n"
+        "time.sleep(60)\n"
+    )
+    child = make_child(code, tmp_path / "ready")
+    await child.start()
+    grandchild = int((tmp_path / "ready.pid").read_text())
+    assert alive(grandchild)
+    await child.stop(grace_s=1)
+    await until(lambda: not alive(grandchild))
+
+
+async def test_grandchildren_of_a_crashed_child_go_before_the_restart(tmp_path: Path) -> None:
+    code = (
+        "import os, pathlib, subprocess, time\n"
+        "p = subprocess.Popen(['sleep', '60'])\n"
+        "with open(os.environ['READY_FILE'] + '.pids', 'a') as f: print(p.pid, file=f)\n"
+        "pathlib.Path(os.environ['READY_FILE']).touch()\n"
+        "time.sleep(60)\n"
+    )
+    child = make_child(code, tmp_path / "ready")
+    await child.start()
+    assert child.pid is not None
+    os.kill(child.pid, signal.SIGKILL)
+    pids = tmp_path / "ready.pids"
+    await until(lambda: len(pids.read_text().split()) == 2)
+    first, second = map(int, pids.read_text().split())
+    assert not alive(first)
+    await child.stop(grace_s=1)
+    await until(lambda: not alive(second))
+
+
+async def test_child_dies_with_a_killed_parent(tmp_path: Path) -> None:
+    code = (
+        "import asyncio, sys, pathlib\n"
+        "from llm_inference.engine.supervisor import Child, ChildSpec\n"
+        "async def main():\n"
+        "    async def ready():\n"
+        "        await asyncio.sleep(0.2)\n"
+        "    child = Child(ChildSpec(name='x', argv=('sleep', '60'), ready=ready))\n"
+        "    await child.start()\n"
+        f"    pathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(child.pid))\n"
+        "    await asyncio.sleep(60)\n"
+        "asyncio.run(main())\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code])
+    pid_file = tmp_path / "pid"
+    await until(lambda: pid_file.exists() and pid_file.read_text() != "")
+    pid = int(pid_file.read_text())
+    assert alive(pid)
+    parent.kill()
+    parent.wait()
+    await until(lambda: not alive(pid))
+
+
+async def test_last_lines_are_kept_and_long_ones_do_not_block(tmp_path: Path) -> None:
+    code = TOUCH + "[print('line', i) for i in range(1000)]; print('x' * 3_000_000); print('end', flush=True); time.sleep(60)"
+    child = make_child(code, tmp_path / "ready")
+    await child.start()
+    await until(lambda: child.last_lines[-1:] == ["end"])
+    assert "line 999" in child.last_lines
+    await child.stop(grace_s=1)
