@@ -18,6 +18,7 @@
     └── ServiceError              our fault: 5xx
         ├── OverloadedError       503 `overloaded`: we are full
         ├── NotReadyError         503 `not_ready`: loading, draining or restarting
+        ├── RequestTimeoutError   504 `request_timeout`: not finished within the request's time limit
         └── EngineError           500 `server_error`: the engine failed or died
 
 A foreign error is translated at the boundary with `raise … from exc`. Messages say what, where and what to do.
@@ -163,6 +164,14 @@ class NotReadyError(ServiceError):
     status = 503
     type = "service_unavailable"
     code = "not_ready"
+
+
+class RequestTimeoutError(ServiceError):
+    """Accepted, but not finished within `api.request_timeout_s`; the work has been aborted."""
+
+    status = 504
+    type = "timeout_error"
+    code = "request_timeout"
 
 
 class EngineError(ServiceError):

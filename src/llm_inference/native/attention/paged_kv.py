@@ -1,0 +1,81 @@
+"""The memory of a paged KV cache: who owns which block is the scheduler's business, not known here.
+
+One tensor `[layer, key or value, block, kv head, offset, head_dim]`. Within a block a head's tokens are contiguous, so
+that gathering whole blocks gives `[head, token, head_dim]` matrices without another copy.
+
+    flat rows of a layer, to write one token:   ((kv · blocks + block) · kv_heads + head) · block_size + offset
+    flat tiles of a layer, to read a block:      (kv · blocks + block) · kv_heads + head
+"""
+
+from __future__ import annotations
+
+import torch
+
+from llm_inference.errors import OutOfMemoryError
+from llm_inference.native.attention.base import AttentionShape
+
+
+class PagedKV:
+    """Keys and values of `num_blocks` blocks of `block_size` tokens."""
+
+    def __init__(
+        self, shape: AttentionShape, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        """Raises `OutOfMemoryError`."""
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.num_kv_heads = shape.num_kv_heads
+        head_dim = shape.head_dim
+        try:
+            # Not zeroed: a CPU's pages are then taken as blocks come into use. See `clear`.
+            self._data = torch.empty(
+                (shape.num_layers, 2, num_blocks, self.num_kv_heads, block_size, head_dim), dtype=dtype, device=device
+            )
+        except RuntimeError as exc:  # torch.OutOfMemoryError is one
+            needed = shape.kv_bytes(num_blocks * block_size, dtype)
+            raise OutOfMemoryError(
+                f"no memory for a KV cache of {num_blocks} blocks ({needed / 2**20:.0f} MiB) on {device}: lower "
+                "`gpu_memory_utilization`, `kv_cache_memory` or `max_model_len`, or choose a smaller `precision`"
+            ) from exc
+        self._rows = [layer.view(-1, head_dim) for layer in self._data]
+        self._tiles = [layer.view(-1, block_size * head_dim) for layer in self._data]
+
+    @property
+    def head_dim(self) -> int:
+        return self._data.shape[-1]
+
+    @property
+    def data(self) -> torch.Tensor:
+        return self._data
+
+    def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
+        """Copy source to destination in all layers, as if at the same time."""
+        sources, destinations = (torch.tensor(ids, device=self._data.device) for ids in zip(*pairs, strict=True))
+        self._data[:, :, destinations] = self._data[:, :, sources]
+
+    def clear(self, blocks: list[int]) -> None:
+        """Zero blocks that are about to get their first token.
+
+        Slots behind a sequence's last token are read and multiplied by a probability of zero. What an earlier owner
+        left there does no harm unless it is NaN or infinite, as after an overflow in half precision: 0 · NaN is NaN.
+        """
+        self._data[:, :, torch.tensor(blocks, device=self._data.device)] = 0
+
+    def write(self, layer: int, rows: torch.Tensor, tokens: torch.Tensor) -> None:
+        """Store `tokens [n, 2 · kv_heads, head_dim]`, keys before values, at `rows [n, 2 · kv_heads]`."""
+        self._rows[layer].index_put_((rows,), tokens)
+
+    def gather(self, layer: int, tiles: torch.Tensor, out: torch.Tensor) -> None:
+        """Read `tiles [n]` into `out [n, block_size · head_dim]`."""
+        torch.index_select(self._tiles[layer], 0, tiles, out=out)
+
+    def token_rows(self, slots: torch.Tensor) -> torch.Tensor:
+        """Rows to write for `slots [n]` (`block · block_size + offset`): int64 `[n, 2 · kv_heads]`."""
+        block, offset = slots // self.block_size, slots % self.block_size
+        return self.block_tiles(block[:, None])[..., 0].permute(1, 0, 2).flatten(1) * self.block_size + offset[:, None]
+
+    def block_tiles(self, tables: torch.Tensor) -> torch.Tensor:
+        """Tiles to read for block tables `[n, blocks]`: int64 `[2, n, kv_heads, blocks]`."""
+        sides = torch.arange(2)[:, None, None, None] * self.num_blocks
+        heads = torch.arange(self.num_kv_heads)[None, None, :, None]
+        return (sides + tables[None, :, None, :]) * self.num_kv_heads + heads

@@ -1,0 +1,120 @@
+"""From a `CoreSetup` to a core that is ready to step: load, allocate, join. Imports torch."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+
+import torch
+
+from llm_inference.errors import ConfigError, OutOfMemoryError
+from llm_inference.model_spec import ModelSpec
+from llm_inference.native.budget import plan_memory
+from llm_inference.native.core import EngineCore
+from llm_inference.native.kv_cache import KVCacheManager
+from llm_inference.native.loader import load_model, resolve_dtype
+from llm_inference.native.plan import load_tokenizer, make_grammars, memory_needs
+from llm_inference.native.runner.torch_runner import TorchRunner
+from llm_inference.native.sampler import Sampler
+from llm_inference.native.scheduler import Scheduler, SchedulerConfig
+from llm_inference.native.setup import CoreSetup
+from llm_inference.native.wire import CoreReport
+
+logger = logging.getLogger(__name__)
+
+
+def build_core(setup: CoreSetup) -> tuple[EngineCore, CoreReport]:
+    """Load the model and allocate its cache. Raises `StartupError`."""
+    if setup.num_threads is not None:
+        torch.set_num_threads(setup.num_threads)
+    device = _device(setup.device)
+    stages: dict[str, float] = {}
+    started = time.monotonic()
+    directory = Path(setup.model_dir)
+    spec = ModelSpec.from_directory(directory)
+    dtype, reason = resolve_dtype(setup.precision, spec, device)
+    name = str(dtype).removeprefix("torch.")
+    if setup.precision == "auto":
+        logger.info("computing in %s on %s: %s", name, device, reason)
+    model = load_model(directory, spec, dtype=dtype, device=device, quantization=setup.quantization, progress=False)
+    stages["weights"] = time.monotonic() - started
+    runner = TorchRunner(model, block_size=setup.block_size)
+    num_blocks = setup.num_kv_blocks or _blocks_on_gpu(setup, spec, name, device)
+    runner.allocate_kv_cache(num_blocks)
+    stages["kv_cache"] = time.monotonic() - started - stages["weights"]
+    kv = KVCacheManager(num_blocks, setup.block_size, setup.enable_prefix_caching)
+    scheduler = Scheduler(
+        SchedulerConfig(
+            max_num_seqs=setup.max_num_seqs,
+            max_num_batched_tokens=setup.max_num_batched_tokens,
+            max_model_len=setup.max_model_len,
+            block_size=setup.block_size,
+        ),
+        kv,
+    )
+    grammars = make_grammars(load_tokenizer(directory, setup.tokenizer, None), setup)
+    if grammars is not None:
+        grammars.warm_up()
+    core = EngineCore(
+        runner,
+        scheduler,
+        Sampler(runner.vocab_size, device, num_valid_tokens=setup.num_valid_tokens),
+        grammars,
+        block_size=setup.block_size,
+    )
+    report = CoreReport(
+        precision=setup.quantization or name,
+        num_kv_blocks=num_blocks,
+        block_size=setup.block_size,
+        weight_bytes=runner.weight_bytes,
+        kv_cache_bytes=num_blocks * runner.kv_block_bytes,
+        runner=f"torch on {device}",
+        load_s={stage: round(seconds, 3) for stage, seconds in stages.items()},
+    )
+    logger.info(
+        "loaded %s in %.1f s: %s, weights %.2f GiB, KV cache %d blocks of %d tokens (%.2f GiB)",
+        directory.name,
+        time.monotonic() - started,
+        report.precision,
+        report.weight_bytes / 2**30,
+        num_blocks,
+        setup.block_size,
+        report.kv_cache_bytes / 2**30,
+    )
+    return core, report
+
+
+def _device(name: str) -> torch.device:
+    if name == "cpu":
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise ConfigError(
+            f"device: {name} was asked for (or a GPU was found), but this torch ({torch.__version__}) sees no CUDA "
+            "device; install a CUDA build of torch, or set `device: cpu`"
+        )
+    device = torch.device(name)
+    if device.index is not None and device.index >= torch.cuda.device_count():
+        raise ConfigError(f"device: {name} does not exist; there are {torch.cuda.device_count()} CUDA devices")
+    return device
+
+
+def _blocks_on_gpu(setup: CoreSetup, spec: ModelSpec, dtype: str, device: torch.device) -> int:
+    """What is free on the device once the weights are there, by the same arithmetic as on a CPU."""
+    if device.type != "cuda":
+        raise OutOfMemoryError("the size of the KV cache was not planned for this device")
+    free, total = torch.cuda.mem_get_info(device)
+    needs = memory_needs(spec, dtype, setup.quantization, setup.max_num_batched_tokens)
+    plan = plan_memory(
+        needs,
+        # The weights are loaded: what they take is no longer free, but counts against the share.
+        available_bytes=min(free + needs.weight_bytes, total),
+        utilization=setup.gpu_memory_utilization,
+        kv_cache_bytes=setup.kv_cache_bytes,
+        default_kv_bytes=None,
+        max_model_len=setup.max_model_len,
+        max_num_seqs=setup.max_num_seqs,
+        block_size=setup.block_size,
+    )
+    logger.info("KV cache: %s", plan.reason)
+    return plan.num_kv_blocks

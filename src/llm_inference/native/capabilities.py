@@ -1,0 +1,49 @@
+"""What the native engine does with each optional request field: enforced here, or refused with the reason."""
+
+from __future__ import annotations
+
+from llm_inference.engine.base import Capabilities
+
+_ENFORCED = (
+    "top_k",
+    "min_p",
+    "seed",
+    "logprobs",
+    "top_logprobs",
+    "echo",
+    "n",
+    "best_of",
+    "frequency_penalty",
+    "presence_penalty",
+    "repetition_penalty",
+    "logit_bias",
+    "min_tokens",
+    "stop_token_ids",
+    "ignore_eos",
+    "tools",
+    "tool_choice",
+    "parallel_tool_calls",
+    "response_format",
+    "structured_outputs",
+    "cache_salt",
+    "priority",
+    "chat_template_kwargs",
+    "continue_final_message",
+    "add_generation_prompt",
+    "return_token_ids",
+    "skip_special_tokens",
+    "include_stop_str_in_output",
+    "add_special_tokens",
+)
+
+CAPABILITIES = Capabilities(
+    fields=dict.fromkeys(_ENFORCED, "enforced"),
+    reasons={
+        "prompt_logprobs": "use `echo` together with `logprobs` on /v1/completions",
+        "num_beams": "beam search is not available on the native engine yet",
+        "length_penalty": "it belongs to beam search, which is not available on the native engine yet",
+        "early_stopping": "it belongs to beam search, which is not available on the native engine yet",
+        "reasoning_effort": "pass the template's own switch in `chat_template_kwargs`",
+    },
+    tokenize=True,
+)

@@ -1,0 +1,197 @@
+"""The front's end of the wire: connects to a core, hands its messages to whoever waits for them.
+
+One `CoreClient` per front process. A core that goes away ends every request in flight with one `EngineError`; a new
+`connect` opens a fresh socket, so that nothing meant for a dead core reaches its successor. Torch-free.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+
+import msgspec
+import zmq
+import zmq.asyncio
+from zmq.utils.monitor import recv_monitor_message
+
+from llm_inference import errors
+from llm_inference.engine.base import EngineStats
+from llm_inference.errors import EngineError, LLMInferenceError, NotReadyError, StartupError
+from llm_inference.native.messages import SequenceOutput
+from llm_inference.native.request import CoreRequest
+from llm_inference.native.wire import (
+    Abort,
+    CoreReport,
+    Failed,
+    FromCore,
+    FromFront,
+    Hello,
+    PromptLogprobs,
+    Ready,
+    Rejected,
+    Step,
+    Submit,
+)
+
+#: What a request's queue holds: an outcome, or the error that ends it.
+Item = SequenceOutput | PromptLogprobs | LLMInferenceError
+
+
+class CoreClient:
+    """Submits requests and routes what comes back. All methods belong to one event loop."""
+
+    def __init__(self, socket_path: str) -> None:
+        self._path = socket_path
+        self._context: zmq.asyncio.Context | None = None
+        self._socket: zmq.asyncio.Socket | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._queues: dict[str, asyncio.Queue[Item]] = {}
+        self._encoder = msgspec.msgpack.Encoder()
+        self._decoder: msgspec.msgpack.Decoder[FromCore] = msgspec.msgpack.Decoder(FromCore)
+        self._ready: asyncio.Future[CoreReport] | None = None
+        self._stats = EngineStats()
+        self._last_progress = time.monotonic()
+        self.on_lost: Callable[[str], None] = lambda reason: None
+
+    @property
+    def connected(self) -> bool:
+        return self._ready is not None and self._ready.done() and not self._ready.cancelled()
+
+    @property
+    def num_in_flight(self) -> int:
+        return len(self._queues)
+
+    @property
+    def stats(self) -> EngineStats:
+        """The newest snapshot that the core sent."""
+        return self._stats
+
+    @property
+    def stalled_s(self) -> float:
+        """Seconds since a step completed while work was in flight; 0 when there is none."""
+        return time.monotonic() - self._last_progress if self._queues else 0.0
+
+    async def connect(self) -> CoreReport:
+        """Open a fresh socket, greet, wait for the core to be ready. Raises the `StartupError` it refused with."""
+        await self.close()
+        self._context = zmq.asyncio.Context()
+        socket = self._context.socket(zmq.DEALER)
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.SNDHWM, 0)
+        socket.setsockopt(zmq.RCVHWM, 0)
+        socket.setsockopt(zmq.RECONNECT_IVL, 20)
+        self._socket = socket
+        monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self._ready = asyncio.get_running_loop().create_future()
+        socket.connect(f"ipc://{self._path}")
+        self._tasks = [
+            asyncio.create_task(self._receive(socket), name="core receive"),
+            asyncio.create_task(self._watch(monitor), name="core watch"),
+        ]
+        await socket.send(self._encoder.encode(Hello()))
+        return await asyncio.shield(self._ready)
+
+    async def close(self) -> None:
+        """Drop the connection. Requests in flight end with `EngineError`."""
+        self.lost("the connection to the engine was closed")
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._socket is not None:
+            self._socket.disable_monitor()
+            self._socket.close(linger=0)
+            self._socket = None
+        if self._context is not None:
+            self._context.destroy(linger=0)
+            self._context = None
+
+    def lost(self, reason: str) -> None:
+        """The core is gone: end every request in flight with one error. Safe to call twice."""
+        was_connected = self.connected
+        if self._ready is not None:
+            if not self._ready.done():
+                self._ready.cancel()
+            self._ready = None
+        queues, self._queues = self._queues, {}
+        for queue in queues.values():
+            queue.put_nowait(EngineError(reason))
+        if was_connected:
+            self.on_lost(reason)
+
+    async def submit(self, request: CoreRequest) -> asyncio.Queue[Item]:
+        """Send a request; its outcomes arrive in the queue. Raises `NotReadyError` when there is no core now."""
+        if not self.connected or self._socket is None:
+            raise NotReadyError("the engine is starting or restarting; try again shortly", retry_after_s=2)
+        if not self._queues:
+            self._last_progress = time.monotonic()
+        queue: asyncio.Queue[Item] = asyncio.Queue()
+        self._queues[request.request_id] = queue
+        await self._send(Submit(request))
+        return queue
+
+    async def abort(self, request_id: str, index: int | None = None) -> None:
+        """End a request (its queue is dropped), or one of its choices."""
+        if index is None and self._queues.pop(request_id, None) is None:
+            return
+        if self.connected:
+            await self._send(Abort(request_id, index))
+
+    def release(self, request_id: str) -> None:
+        """The request has ended by itself; nothing more is expected of it."""
+        self._queues.pop(request_id, None)
+
+    async def _send(self, message: FromFront) -> None:
+        if self._socket is not None:
+            await self._socket.send(self._encoder.encode(message))
+
+    async def _receive(self, socket: zmq.asyncio.Socket) -> None:
+        while True:
+            message = self._decoder.decode(await socket.recv())
+            if isinstance(message, Step):
+                self._on_step(message)
+            elif isinstance(message, Ready):
+                if self._ready is not None and not self._ready.done():
+                    self._ready.set_result(message.report)
+            elif isinstance(message, Rejected):
+                if queue := self._queues.get(message.request_id):
+                    queue.put_nowait(_error(message.error, message.message, message.param))
+            elif self._ready is not None and not self._ready.done():
+                self._ready.set_exception(_startup_error(message))
+
+    def _on_step(self, step: Step) -> None:
+        if step.stats.num_steps != self._stats.num_steps:
+            self._last_progress = time.monotonic()
+        self._stats = step.stats
+        # Prompt log-probabilities first: the same step may carry the first output of the request.
+        for part in step.prompt_logprobs:
+            if queue := self._queues.get(part.request_id):
+                queue.put_nowait(part)
+        for output in step.outputs:
+            if queue := self._queues.get(output.request_id):
+                queue.put_nowait(output)
+        for failure in step.failures:
+            if queue := self._queues.get(failure.request_id):
+                queue.put_nowait(EngineError(failure.message))
+
+    async def _watch(self, monitor: zmq.asyncio.Socket) -> None:
+        """A closed connection is known at once, also to fronts that do not own the core's process."""
+        with contextlib.closing(monitor):
+            while True:
+                event = await recv_monitor_message(monitor)
+                if event["event"] == zmq.EVENT_DISCONNECTED and self.connected:
+                    self.lost("the engine's process ended while this request was running")
+
+
+def _error(name: str, message: str, param: str | None) -> LLMInferenceError:
+    kind = getattr(errors, name, EngineError)
+    if not (isinstance(kind, type) and issubclass(kind, LLMInferenceError)):
+        kind = EngineError
+    return kind(message, param=param)
+
+
+def _startup_error(message: Failed) -> StartupError:
+    error = _error(message.error, message.message, None)
+    return error if isinstance(error, StartupError) else StartupError(message.message)

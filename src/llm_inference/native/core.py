@@ -1,0 +1,222 @@
+"""The step loop: schedule, execute, sample, update. One thread, no sockets, no text.
+
+    Scheduler ──Batch──► ModelInput ──► Runner ──logits──► Sampler ──tokens──► Scheduler.update ──► outputs
+        ▲                                   grammar masks ──┘                        │
+        └────────────────────────────────────────────────────────────────────────────┘
+
+`EngineCore` is used in a process of its own by the server (see `server.py`), and in-process by the offline `LLM`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from llm_inference.engine.base import EngineStats
+from llm_inference.errors import EngineError, InvalidRequestError
+from llm_inference.native.batch import Batch, ModelInput
+from llm_inference.native.grammar import GrammarCompiler, GrammarMasks, GrammarState
+from llm_inference.native.messages import SequenceOutput
+from llm_inference.native.request import CoreRequest, SampledToken, Sequence, SequenceStatus
+from llm_inference.native.runner.base import Runner
+from llm_inference.native.sampler import Sampler
+from llm_inference.native.scheduler import Scheduler
+from llm_inference.native.wire import Failure, PromptLogprobs
+
+if TYPE_CHECKING:
+    import torch
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class StepResult:
+    outputs: list[SequenceOutput] = field(default_factory=list)
+    prompt_logprobs: list[PromptLogprobs] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+
+
+class EngineCore:
+    """Joins scheduler, runner, sampler and grammar. Not thread-safe: one owner calls everything."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        scheduler: Scheduler,
+        sampler: Sampler,
+        grammars: GrammarCompiler | None,
+        *,
+        block_size: int,
+    ) -> None:
+        self._runner = runner
+        self._scheduler = scheduler
+        self._sampler = sampler
+        self._grammars = grammars
+        self._block_size = block_size
+        #: Per live request: the sequences that the sampler may hold state for.
+        self._sampled: dict[str, set[Sequence]] = {}
+        self._grammar_states: dict[Sequence, GrammarState] = {}
+        #: How many prompt tokens' log-probabilities were sent; a recompute after preemption sends none twice.
+        self._num_prompt_logprobs: dict[str, int] = {}
+        self._num_steps = 0
+        self._prompt_tokens = 0
+        self._generation_tokens = 0
+
+    @property
+    def has_work(self) -> bool:
+        return self._scheduler.has_work
+
+    def stats(self) -> EngineStats:
+        import msgspec
+
+        return msgspec.structs.replace(
+            self._scheduler.stats(),
+            num_steps=self._num_steps,
+            prompt_tokens=self._prompt_tokens,
+            generation_tokens=self._generation_tokens,
+        )
+
+    def is_live(self, request_id: str) -> bool:
+        """Whether any choice of the request is still to finish."""
+        return request_id in self._sampled
+
+    def add(self, request: CoreRequest) -> None:
+        """Accept a request. Raises `RequestError` when it can never run here."""
+        if request.sampling.grammar is not None:
+            if self._grammars is None:
+                raise InvalidRequestError("this model cannot be constrained by a grammar", param="response_format")
+            self._grammars.check(request.sampling.grammar)
+        self._scheduler.add(request, time.monotonic())
+        self._sampled[request.request_id] = set()
+        self._prompt_tokens += len(request.prompt_token_ids)
+
+    def abort(self, request_id: str, index: int | None = None) -> None:
+        """Stop a request or one choice of it; its blocks are free at once. Unknown ids are ignored."""
+        self._scheduler.abort(request_id, index)
+        sequences = self._sampled.get(request_id, set())
+        for sequence in list(sequences):
+            if index is None or sequence.index == index:
+                self._forget(sequence)
+        if index is None:
+            self._drop_request(request_id)
+
+    def step(self) -> StepResult:
+        """Run one step. An error of the model fails the requests of this step, no other, and never the loop."""
+        result = StepResult()
+        batch = self._scheduler.schedule(time.monotonic())
+        if not batch:
+            return result
+        try:
+            logits = self._runner.execute(ModelInput.build(batch, self._block_size))
+            sampled = self._sample(batch, logits, result)
+        except Exception as exc:
+            logger.exception("a step failed; its %d requests are ended", len(batch.scheduled))
+            for request_id in {item.sequence.request.request_id for item in batch.scheduled}:
+                self._fail(request_id, f"the engine failed in this step: {type(exc).__name__}: {exc}", result)
+            return result
+        self._num_steps += 1
+        result.outputs = self._scheduler.update(batch, sampled, time.monotonic())
+        self._generation_tokens += sum(len(output.tokens) for output in result.outputs)
+        self._clean_up(batch)
+        return result
+
+    def _sample(self, batch: Batch, logits: torch.Tensor, result: StepResult) -> list[list[SampledToken]]:
+        """Tokens for every sampler of every item. Prompt log-probabilities go to `result` on the way."""
+        rows: list[int] = []
+        sequences: list[Sequence] = []
+        next_row = 0
+        for item in batch.scheduled:
+            sequence = item.sequence
+            num_rows = 1 if item.samplers else 0
+            if sequence.request.sampling.prompt_logprobs is not None and item.start < sequence.num_prompt_tokens:
+                num_rows = item.num_tokens
+                self._collect_prompt_logprobs(sequence, item.start, logits[next_row : next_row + num_rows], result)
+            next_row += num_rows
+            rows.extend([next_row - 1] * len(item.samplers))
+            sequences.extend(item.samplers)
+        if not sequences:
+            return [[] for _ in batch.scheduled]
+        wanted = logits if rows == list(range(logits.shape[0])) else logits[rows]
+        states = [self._grammar_state(sequence) for sequence in sequences]
+        masks = GrammarMasks.fill(states, self._runner.vocab_size) if any(states) else None
+        failures: dict[int, EngineError] = {}
+        tokens = iter(self._sampler.sample(wanted, sequences, masks, failures=failures))
+        if masks is not None:
+            failures |= masks.failures
+        sampled: list[list[SampledToken]] = []
+        for item in batch.scheduled:
+            row = []
+            for sequence in item.samplers:
+                token = next(tokens)
+                row.append(token)
+                self._sampled[sequence.request.request_id].add(sequence)
+                state = self._grammar_states.get(sequence)
+                if state is not None:
+                    state.accept(token.token_id)
+            sampled.append(row)
+        for row_index, error in failures.items():
+            request_id = sequences[row_index].request.request_id
+            if request_id in self._sampled:  # a sibling's failure may have ended it already
+                self._fail(request_id, error.message, result)
+        return sampled
+
+    def _grammar_state(self, sequence: Sequence) -> GrammarState | None:
+        grammar = sequence.request.sampling.grammar
+        if grammar is None or self._grammars is None:
+            return None
+        state = self._grammar_states.get(sequence)
+        if state is None:
+            state = self._grammar_states[sequence] = self._grammars.start(grammar)
+        return state
+
+    def _collect_prompt_logprobs(
+        self, sequence: Sequence, start: int, logits: torch.Tensor, result: StepResult
+    ) -> None:
+        """Row i of `logits` predicts token `start + i + 1` of the prompt."""
+        request = sequence.request
+        top_k = request.sampling.prompt_logprobs
+        assert top_k is not None
+        sent = self._num_prompt_logprobs.get(request.request_id, 0)
+        first = max(start + 1, sent + 1)
+        last = min(start + logits.shape[0], sequence.num_prompt_tokens - 1)
+        if first > last:
+            return
+        targets = sequence.token_ids[first : last + 1]
+        tokens = self._sampler.prompt_logprobs(logits[first - start - 1 : last - start], targets, top_k)
+        self._num_prompt_logprobs[request.request_id] = last
+        result.prompt_logprobs.append(PromptLogprobs(request.request_id, tuple(tokens)))
+
+    def _fail(self, request_id: str, message: str, result: StepResult) -> None:
+        self.abort(request_id)
+        result.failures.append(Failure(request_id, message))
+
+    def _clean_up(self, batch: Batch) -> None:
+        for item in batch.scheduled:
+            for sequence in item.samplers or (item.sequence,):
+                if sequence.status is SequenceStatus.FINISHED:
+                    request_id = sequence.request.request_id
+                    self._forget(sequence)
+                    if not self._scheduler.is_live(request_id):
+                        self._drop_request(request_id)
+
+    def _forget(self, sequence: Sequence) -> None:
+        self._sampler.forget(sequence)
+        self._grammar_states.pop(sequence, None)
+        held = self._sampled.get(sequence.request.request_id)
+        if held is not None:
+            held.discard(sequence)
+
+    def _drop_request(self, request_id: str) -> None:
+        self._sampled.pop(request_id, None)
+        self._num_prompt_logprobs.pop(request_id, None)
+
+
+def check_healthy(result: StepResult, consecutive_failures: int, limit: int = 3) -> int:
+    """Count steps that failed in a row. Raises `EngineError` at `limit`: the state is then not to be trusted."""
+    if not result.failures:
+        return 0
+    if consecutive_failures + 1 >= limit:
+        raise EngineError(f"{limit} steps failed in a row; the last: {result.failures[-1].message}")
+    return consecutive_failures + 1

@@ -1,0 +1,26 @@
+"""`engine: native`: from a model's configuration to an engine that is planned and not yet started. Torch-free."""
+
+from __future__ import annotations
+
+import msgspec
+
+from llm_inference.config.schema import ModelConfig
+from llm_inference.engine.registry import EngineContext
+from llm_inference.native.engine import NativeEngine
+from llm_inference.native.plan import NativePlan, make_plan
+
+
+def create(model: ModelConfig, context: EngineContext) -> NativeEngine:
+    """Raises `StartupError` for everything that can be known before weights are read.
+
+    Whoever owns the core plans; further gateway workers read that plan, so that all agree on limits and sizes.
+    """
+    file = context.run_dir / "plan.json"
+    if context.owns_core:
+        plan = make_plan(
+            model, progress=context.progress, log_level=context.log_level, log_format=context.log_format
+        )
+        file.write_bytes(msgspec.json.encode(plan))
+    else:
+        plan = msgspec.json.decode(file.read_bytes(), type=NativePlan)
+    return NativeEngine(plan, context.run_dir, owns_core=context.owns_core)

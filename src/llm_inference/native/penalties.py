@@ -1,0 +1,152 @@
+"""What raises or lowers single tokens' logits for a sequence: penalties, logit_bias, the ban on ending too early.
+
+The state of a sequence grows by what was sampled since the last step; nothing is counted twice or from the start.
+Applied sparsely: only tokens that a sequence has seen are touched, all rows in one pair of indexing calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Rows
+
+import numpy as np
+import torch
+
+from llm_inference.native.request import Sequence
+
+
+class TokenCounts:
+    """The distinct tokens of one sequence, and how often each was generated."""
+
+    __slots__ = ("_counts", "_ids", "_num_seen", "_places", "_size")
+
+    def __init__(self) -> None:
+        self._places: dict[int, int] = {}
+        self._ids = np.empty(64, dtype=np.int64)
+        self._counts = np.zeros(64, dtype=np.float32)
+        self._size = 0
+        self._num_seen = 0
+
+    def update(self, sequence: Sequence) -> None:
+        """Take in tokens that came since the last call."""
+        start, self._num_seen = self._num_seen, len(sequence.token_ids)
+        for position in range(start, self._num_seen):
+            place = self._place(sequence.token_ids[position])
+            if position >= sequence.num_prompt_tokens:
+                self._counts[place] += 1
+
+    @property
+    def ids(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        """Distinct token ids of prompt and output."""
+        return self._ids[: self._size]
+
+    @property
+    def counts(self) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
+        """Occurrences in the output, aligned with `ids`; 0 for tokens of the prompt alone."""
+        return self._counts[: self._size]
+
+    def _place(self, token_id: int) -> int:
+        place = self._places.get(token_id)
+        if place is None:
+            if self._size == len(self._ids):
+                self._ids = np.concatenate([self._ids, np.empty_like(self._ids)])
+                self._counts = np.concatenate([self._counts, np.zeros_like(self._counts)])
+            place = self._places[token_id] = self._size
+            self._ids[place] = token_id
+            self._size += 1
+        return place
+
+
+class Penalties:
+    """Applies what requests ask for, in this order: repetition, presence and frequency, logit_bias, min_tokens."""
+
+    def __init__(self) -> None:
+        self._counts: dict[Sequence, TokenCounts] = {}
+
+    def forget(self, sequence: Sequence) -> None:
+        """Drop a sequence's state. Unknown ones are ignored."""
+        self._counts.pop(sequence, None)
+
+    @staticmethod
+    def concern(sequence: Sequence) -> bool:
+        """Whether `apply` would change this sequence's row."""
+        return _is_penalized(sequence) or bool(sequence.request.sampling.logit_bias) or bool(_banned(sequence))
+
+    def apply(self, logits: torch.Tensor, sequences: Rows[Sequence]) -> None:
+        """Change rows of `logits [rows, vocab]` float32 in place.
+
+        Repetition: a seen token's logit is divided by the penalty if positive, else multiplied by it (CTRL,
+        arXiv:1909.05858). Presence and frequency are subtracted, for tokens of the output only. Banned tokens become -inf.
+        """
+        self._apply_counts(logits, sequences)
+        self._apply_bias(logits, sequences)
+        rows: list[int] = []
+        ids: list[int] = []
+        for row, sequence in enumerate(sequences):
+            banned = _banned(sequence)
+            rows.extend([row] * len(banned))
+            ids.extend(banned)
+        if rows:
+            logits[_to(rows, logits), _to(ids, logits)] = float("-inf")
+
+    def _apply_counts(self, logits: torch.Tensor, sequences: Rows[Sequence]) -> None:
+        rows, ids, factors, offsets = [], [], [], []
+        for row, sequence in enumerate(sequences):
+            if not _is_penalized(sequence):
+                continue
+            counts = self._counts.get(sequence)
+            if counts is None:
+                counts = self._counts[sequence] = TokenCounts()
+            counts.update(sequence)
+            sampling = sequence.request.sampling
+            size = len(counts.ids)
+            rows.append(np.full(size, row, dtype=np.int64))
+            ids.append(counts.ids)
+            factors.append(np.full(size, sampling.repetition_penalty or 1.0, dtype=np.float32))
+            offsets.append(
+                (sampling.presence_penalty or 0.0) * (counts.counts > 0)
+                + (sampling.frequency_penalty or 0.0) * counts.counts
+            )
+        if not rows:
+            return
+        place = (_to(np.concatenate(rows), logits), _to(np.concatenate(ids), logits))
+        factor = _to(np.concatenate(factors), logits)
+        values = logits[place]
+        values = torch.where(values > 0, values / factor, values * factor)
+        logits[place] = values - _to(np.concatenate(offsets).astype(np.float32), logits)
+
+    @staticmethod
+    def _apply_bias(logits: torch.Tensor, sequences: Rows[Sequence]) -> None:
+        rows: list[int] = []
+        ids: list[int] = []
+        biases: list[float] = []
+        for row, sequence in enumerate(sequences):
+            bias = sequence.request.sampling.logit_bias
+            if bias:
+                rows.extend([row] * len(bias))
+                ids.extend(bias.keys())
+                biases.extend(bias.values())
+        if rows:
+            place = (_to(rows, logits), _to(ids, logits))
+            logits[place] += torch.tensor(biases, dtype=logits.dtype, device=logits.device)
+
+
+def _is_penalized(sequence: Sequence) -> bool:
+    sampling = sequence.request.sampling
+    return (
+        sampling.repetition_penalty not in (None, 1.0)
+        or bool(sampling.presence_penalty)
+        or bool(sampling.frequency_penalty)
+    )
+
+
+def _banned(sequence: Sequence) -> tuple[int, ...]:
+    """Tokens that would end the sequence before `min_tokens` are out."""
+    sampling = sequence.request.sampling
+    if sequence.num_output_tokens >= sampling.min_tokens:
+        return ()
+    ending = sampling.stop_token_ids
+    return ending if sampling.ignore_eos else ending + sequence.request.eos_token_ids
+
+
+def _to(values: object, like: torch.Tensor) -> torch.Tensor:
+    return torch.as_tensor(values, device=like.device)

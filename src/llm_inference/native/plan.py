@@ -1,0 +1,257 @@
+"""From a model's configuration to everything that a front and a core need to know. Torch-free.
+
+    ModelConfig ─► resolve, verify ─► ModelSpec ─► precision, limits, memory ─► NativePlan
+
+Refuses here, before a process is started, whatever can be known without reading a weight. A plan is plain data: the
+parent writes it down for further gateway workers, so that all of them agree.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from llm_inference.config.schema import ModelConfig
+from llm_inference.engine.types import GenerationDefaults, ModelInfo
+from llm_inference.errors import ConfigError, UnsupportedModelError
+from llm_inference.model_spec import GenerationConfig, ModelSpec, read_generation_config
+from llm_inference.native.budget import DEFAULT_CPU_KV_BYTES, MemoryNeeds, plan_memory
+from llm_inference.native.grammar import GrammarCompiler
+from llm_inference.native.parsing import ModelFormats
+from llm_inference.native.precision import choose
+from llm_inference.native.prepare import Limits, Preparer
+from llm_inference.native.setup import CoreSetup
+from llm_inference.sources.resolve import resolve
+from llm_inference.telemetry.devices import available_cpus, available_memory_bytes, has_nvidia_gpu, thread_environment
+from llm_inference.text.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
+
+LogFormat = Literal["auto", "json", "console"]
+
+QUANTIZATIONS = ("int8", "int4")
+
+#: Without a word in the config: how much one step computes and how many sequences run, by kind of device.
+DEFAULT_LIMITS = {
+    "cpu": {"max_num_seqs": 64, "max_num_batched_tokens": 512},
+    "cuda": {"max_num_seqs": 256, "max_num_batched_tokens": 8192},
+}
+BLOCK_SIZE = 16
+
+
+class NativePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What to serve and how. `setup` goes to the core, the rest stays with the front."""
+
+    setup: CoreSetup
+    info: ModelInfo
+    defaults: GenerationDefaults
+    chat_template: str | None
+    tool_parser: str
+    reasoning_parser: str
+
+    @property
+    def core_env(self) -> dict[str, str]:
+        """Environment of the core's process; see `thread_environment`."""
+        return {} if self.setup.num_threads is None else thread_environment(self.setup.num_threads)
+
+    def make_tokenizer(self) -> Tokenizer:
+        return load_tokenizer(Path(self.setup.model_dir), self.setup.tokenizer, self.chat_template)
+
+    def make_preparer(self) -> Preparer:
+        """Load the tokenizer and what hangs on it. Raises `StartupError`."""
+        tokenizer = self.make_tokenizer()
+        setup = self.setup
+        return Preparer(
+            tokenizer=tokenizer,
+            defaults=self.defaults,
+            eos_token_ids=setup.eos_token_ids,
+            limits=Limits(setup.max_model_len, setup.max_num_seqs, setup.num_valid_tokens),
+            formats=ModelFormats.choose(self.tool_parser, self.reasoning_parser, tokenizer),
+            grammars=make_grammars(tokenizer, setup),
+        )
+
+
+def make_plan(
+    model: ModelConfig, *, progress: bool = True, log_level: str = "info", log_format: LogFormat = "auto"
+) -> NativePlan:
+    """Resolve `model` to local files and decide everything. Raises `StartupError` with what to do about it."""
+    _refuse_foreign_options(model)
+    directory = resolve(
+        model.model,
+        progress=progress,
+        trust_remote_code=model.trust_remote_code,
+        require_tokenizer=model.tokenizer is None,
+    ).directory
+    spec = ModelSpec.from_directory(directory)
+    tokenizer = load_tokenizer(directory, model.tokenizer, model.chat_template)
+    device = _device(model.device)
+    kind = "cpu" if device == "cpu" else "cuda"
+    quantization = _quantization(model, spec)
+    precision = choose(model.resolved_dtype, spec.dtype, device)
+    logger.info("%s: computing in %s on %s: %s", model.name, precision.dtype, device, precision.reason)
+    max_model_len = _max_model_len(model, spec)
+    limits = DEFAULT_LIMITS[kind]
+    max_num_seqs = model.max_num_seqs or limits["max_num_seqs"]
+    max_num_batched_tokens = model.max_num_batched_tokens or max(limits["max_num_batched_tokens"], max_num_seqs)
+    block_size = model.block_size or BLOCK_SIZE
+    num_kv_blocks = None
+    if kind == "cpu":
+        memory = plan_memory(
+            memory_needs(spec, precision.dtype, quantization, max_num_batched_tokens),
+            available_bytes=available_memory_bytes(),
+            utilization=model.gpu_memory_utilization,
+            kv_cache_bytes=model.kv_cache_memory,
+            default_kv_bytes=None if "gpu_memory_utilization" in model.model_fields_set else DEFAULT_CPU_KV_BYTES,
+            max_model_len=max_model_len,
+            max_num_seqs=max_num_seqs,
+            block_size=block_size,
+        )
+        num_kv_blocks = memory.num_kv_blocks
+        logger.info(
+            "%s: KV cache of %.2f GiB, %d tokens: %s",
+            model.name,
+            memory.kv_cache_bytes / 2**30,
+            num_kv_blocks * block_size,
+            memory.reason,
+        )
+    generation = read_generation_config(directory)
+    setup = CoreSetup(
+        model_dir=str(directory),
+        tokenizer=model.tokenizer,
+        device=device,
+        precision=precision.dtype,
+        quantization=quantization,
+        max_model_len=max_model_len,
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_batched_tokens,
+        block_size=block_size,
+        num_kv_blocks=num_kv_blocks,
+        kv_cache_bytes=model.kv_cache_memory,
+        gpu_memory_utilization=model.gpu_memory_utilization,
+        enable_prefix_caching=model.enable_prefix_caching,
+        eos_token_ids=_eos_token_ids(generation, tokenizer),
+        num_valid_tokens=min(tokenizer.vocab_size, spec.vocab_size),
+        num_threads=available_cpus() if kind == "cpu" else None,
+        compile=model.compile,
+        log_level=log_level,
+        log_format=log_format,
+    )
+    info = ModelInfo(
+        name=model.name,
+        max_model_len=max_model_len,
+        engine="native",
+        source=model.model,
+        created=int(time.time()),
+        precision=quantization or precision.dtype,
+        vocab_size=setup.num_valid_tokens,
+        max_num_seqs=max_num_seqs,
+        max_batch_size=model.max_batch_size or max_num_seqs,
+    )
+    return NativePlan(
+        setup=setup,
+        info=info,
+        defaults=_defaults(model, generation),
+        chat_template=model.chat_template,
+        tool_parser=model.tool_parser,
+        reasoning_parser=model.reasoning_parser,
+    )
+
+
+def load_tokenizer(directory: Path, override: str | None, chat_template: str | None) -> Tokenizer:
+    """The model's own tokenizer, or `override`: a path, or another source to resolve."""
+    place = None
+    if override is not None:
+        place = Path(override) if Path(override).exists() else resolve(override).directory
+    return Tokenizer.load(directory, tokenizer=place, chat_template=chat_template)
+
+
+def make_grammars(tokenizer: Tokenizer, setup: CoreSetup) -> GrammarCompiler | None:
+    """None where the model has no EOS: a constrained output could not end."""
+    if not setup.eos_token_ids:
+        return None
+    return GrammarCompiler(tokenizer.to_json(), setup.num_valid_tokens, setup.eos_token_ids)
+
+
+def memory_needs(spec: ModelSpec, dtype: str, quantization: str | None, max_num_batched_tokens: int) -> MemoryNeeds:
+    """Bytes by the spec. Workspace: activations of a full step and float32 logits of 64 rows, with half as reserve."""
+    step = max_num_batched_tokens * (2 * spec.hidden_size + 2 * spec.intermediate_size) * 4 * 2
+    logits = 64 * spec.vocab_size * 4
+    return MemoryNeeds(
+        weight_bytes=spec.weight_bytes(quantization or dtype),
+        kv_bytes_per_token=spec.kv_bytes_per_token(dtype),
+        workspace_bytes=(step + logits) * 3 // 2,
+        alternatives={name: spec.weight_bytes(name) for name in ("bfloat16", *QUANTIZATIONS)},
+    )
+
+
+def _refuse_foreign_options(model: ModelConfig) -> None:
+    """Options that would have no effect here are errors, not silence."""
+    for key, unset, advice in (
+        ("tensor_parallel_size", 1, "choose `engine: vllm` for several GPUs"),
+        ("replicas", 1, "start one server per replica"),
+        ("device_map", None, "use `device`"),
+        ("engine_args", {}, "the native engine's options are keys of the model section"),
+        ("url", None, "`url` belongs to engines that run elsewhere"),
+    ):
+        if getattr(model, key) != unset:
+            raise ConfigError(f"{key}: the native engine does not support it; {advice}")
+
+
+def _device(name: str) -> str:
+    if name == "auto":
+        return "cuda" if has_nvidia_gpu() else "cpu"
+    if name == "cpu" or name.startswith("cuda"):
+        return name
+    raise ConfigError(f"device: {name!r} is unknown to the native engine; use auto, cpu, cuda or cuda:<number>")
+
+
+def _quantization(model: ModelConfig, spec: ModelSpec) -> str | None:
+    wanted = model.resolved_quantization
+    if spec.quantization_config is not None:
+        method = spec.quantization_config.get("quant_method", "unknown")
+        raise UnsupportedModelError(
+            f"{model.model}: the checkpoint is quantized ({method}), which the native engine cannot load yet; use the "
+            "original checkpoint, or an engine that can (vllm)"
+        )
+    if wanted is not None and wanted not in QUANTIZATIONS:
+        raise UnsupportedModelError(
+            f"quantization: {wanted!r} is not known to the native engine; it has {', '.join(QUANTIZATIONS)}. "
+            "awq, gptq and fp8 checkpoints need another engine, such as vllm."
+        )
+    return wanted
+
+
+def _max_model_len(model: ModelConfig, spec: ModelSpec) -> int:
+    own = spec.max_position_embeddings
+    if model.max_model_len is None:
+        return own
+    if model.max_model_len > own:
+        raise ConfigError(
+            f"max_model_len is {model.max_model_len}, but {model.model} was made for at most {own} positions; "
+            f"set it to {own} or less"
+        )
+    return model.max_model_len
+
+
+def _eos_token_ids(generation: GenerationConfig, tokenizer: Tokenizer) -> tuple[int, ...]:
+    """Every id that ends an answer: generation_config.json, config.json, and the tokenizer's own."""
+    own = () if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,)
+    return tuple(dict.fromkeys((*generation.eos_token_ids, *own)))
+
+
+def _defaults(model: ModelConfig, generation: GenerationConfig) -> GenerationDefaults:
+    """The YAML's `generation:` above generation_config.json."""
+    said = {key: value for key, value in model.generation.model_dump().items() if value is not None}
+    below = {
+        "temperature": generation.temperature,
+        "top_p": generation.top_p,
+        "top_k": generation.top_k,
+        "min_p": generation.min_p,
+        "repetition_penalty": generation.repetition_penalty,
+        "max_tokens": generation.max_new_tokens,
+    }
+    return GenerationDefaults(**{**below, **said})

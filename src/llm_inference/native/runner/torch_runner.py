@@ -1,0 +1,66 @@
+"""The reference runner: a model and its paged KV cache on one device, executed by torch."""
+
+from __future__ import annotations
+
+import torch
+
+from llm_inference.native.attention.paged_kv import PagedKV
+from llm_inference.native.attention.torch_attention import TorchAttention
+from llm_inference.native.batch import ModelInput
+from llm_inference.native.models.base import CausalLM
+
+
+class TorchRunner:
+    """See `Runner`. One owner calls everything, from one thread."""
+
+    def __init__(self, model: CausalLM, *, block_size: int) -> None:
+        self._model = model
+        self._block_size = block_size
+        self._device = model.placement.device
+        self._attention: TorchAttention | None = None
+
+    @property
+    def vocab_size(self) -> int:
+        return self._model.vocab_size
+
+    @property
+    def weight_bytes(self) -> int:
+        """Memory that the weights take."""
+        return self._model.num_bytes
+
+    @property
+    def kv_block_bytes(self) -> int:
+        return self._model.attention_shape.kv_bytes(self._block_size, self._model.placement.dtype)
+
+    def allocate_kv_cache(self, num_blocks: int) -> None:
+        """Once, before the first `execute`. Raises `OutOfMemoryError`."""
+        assert self._attention is None, "the KV cache is allocated once"
+        shape, dtype = self._model.attention_shape, self._model.placement.dtype
+        cache = PagedKV(shape, num_blocks, self._block_size, dtype, self._device)
+        self._attention = TorchAttention(shape, cache, dtype, self._device)
+
+    @torch.inference_mode()
+    def execute(self, model_input: ModelInput) -> torch.Tensor:
+        """See `Runner.execute`."""
+        assert self._attention is not None, "allocate_kv_cache comes before execute"
+        cache = self._attention.cache
+        if model_input.block_copies:
+            cache.copy_blocks(model_input.block_copies)
+        fresh = [slot // self._block_size for slot in model_input.slot_mapping if slot % self._block_size == 0]
+        if fresh:
+            cache.clear(fresh)
+        num_rows = max(len(model_input.token_ids), self._model.preferred_rows)
+        step = self._attention.begin(model_input, num_rows)
+        hidden = self._model.forward(self._padded(model_input.token_ids, num_rows), step)
+        wanted = model_input.logits_indices
+        num_wanted = len(wanted)
+        if not num_wanted:
+            return torch.empty(0, self.vocab_size, device=self._device)
+        num_rows = max(num_wanted, self._model.preferred_rows)
+        return self._model.logits(hidden.index_select(0, self._padded(wanted, num_rows)))[:num_wanted]
+
+    def _padded(self, values: list[int], size: int) -> torch.Tensor:
+        """`[size]` int64 on the device: `values`, then zeros."""
+        tensor = torch.zeros(size, dtype=torch.int64)
+        tensor[: len(values)] = torch.tensor(values)
+        return tensor.to(self._device)

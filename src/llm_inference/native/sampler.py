@@ -1,0 +1,153 @@
+"""From logits to tokens, vectorized over the batch, each row by its own request's parameters.
+
+    raw logits ─► logprobs (where asked)
+        └─► penalties, logit_bias, min_tokens ─► grammar ─► greedy: the best
+                                                        └─► / temperature ─► top_k ─► top_p ─► min_p ─► draw
+
+A row's token depends on its logits, its request and its own randomness, never on its neighbours. Knows nothing of the
+scheduler: it reads sequences and changes none.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence as Rows
+from hashlib import blake2b
+from typing import Final, Protocol
+
+import torch
+
+from llm_inference.errors import EngineError
+from llm_inference.native.logprobs import RawLogprobs
+from llm_inference.native.nucleus import draw
+from llm_inference.native.penalties import Penalties
+from llm_inference.native.request import SampledToken, Sequence
+
+#: At and below this temperature the best token is taken. Drawing there would differ from it only where two logits lie
+#: closer than a few thousandths, which is within the noise of the arithmetic.
+GREEDY_TEMPERATURE: Final = 1e-3
+
+
+class LogitsMask(Protocol):
+    """Sets forbidden tokens of `[rows, vocab]` logits to -inf, in place. `GrammarMasks` is one."""
+
+    def apply(self, logits: torch.Tensor) -> None: ...
+
+
+class Sampler:
+    """One per engine core. Holds the penalty counts of live sequences until `forget`."""
+
+    def __init__(
+        self, vocab_size: int, device: torch.device, *, num_valid_tokens: int | None = None, seed: int | None = None
+    ) -> None:
+        """`num_valid_tokens`: ids from there on pad the vocabulary and are never sampled. `seed`: for unseeded rows."""
+        self._vocab_size = vocab_size
+        self._device = device
+        self._num_valid = min(num_valid_tokens or vocab_size, vocab_size)
+        self._random = random.Random(seed)
+        self._penalties = Penalties()
+
+    @torch.inference_mode()
+    def sample(
+        self,
+        logits: torch.Tensor,
+        sequences: Rows[Sequence],
+        masks: LogitsMask | None = None,
+        *,
+        failures: dict[int, EngineError] | None = None,
+    ) -> list[SampledToken]:
+        """One token per row of `logits [rows, vocab]` float32, which may be overwritten. Row i is `sequences[i]`'s.
+
+        A row without a finite best logit cannot be sampled: the model is broken for that input. With `failures` given,
+        such rows are entered there (row → error) and their token means nothing; without it the first one is raised.
+        """
+        self._refuse_broken(logits, sequences, failures)
+        raw, with_logprobs = self._raw_logprobs(logits, sequences)
+        if self._num_valid < self._vocab_size:
+            logits[:, self._num_valid :] = float("-inf")
+        if any(map(Penalties.concern, sequences)):
+            self._penalties.apply(logits, sequences)
+        if masks is not None:
+            masks.apply(logits)
+        token_ids = self._choose(logits, sequences)
+        tokens = [SampledToken(token_id) for token_id in token_ids]
+        if raw is not None:
+            counts = [sequences[row].request.sampling.logprobs or 0 for row in with_logprobs]
+            detailed = raw.tokens([token_ids[row] for row in with_logprobs], counts)
+            for row, token in zip(with_logprobs, detailed, strict=True):
+                tokens[row] = token
+        return tokens
+
+    @torch.inference_mode()
+    def prompt_logprobs(self, logits: torch.Tensor, next_token_ids: Rows[int], k: int) -> list[SampledToken]:
+        """Row i of `logits [rows, vocab]` float32 predicts `next_token_ids[i]`; with the `k` best of each row."""
+        if not next_token_ids:
+            return []
+        return RawLogprobs(logits, k, self._num_valid).tokens(next_token_ids, [k] * len(next_token_ids))
+
+    def forget(self, sequence: Sequence) -> None:
+        """Drop what is held for a sequence. Unknown ones are ignored."""
+        self._penalties.forget(sequence)
+
+    def _choose(self, logits: torch.Tensor, sequences: Rows[Sequence]) -> list[int]:
+        drawn = [row for row, sequence in enumerate(sequences) if not _is_greedy(sequence)]
+        if not drawn:
+            greedy: list[int] = logits.argmax(-1).tolist()
+            return greedy
+        params = [sequences[row].request.sampling for row in drawn]
+        whole = len(drawn) == len(sequences)
+        rows = logits if whole else logits[torch.tensor(drawn, device=logits.device)]
+        temperatures = torch.tensor([p.temperature for p in params], dtype=torch.float32, device=logits.device)
+        # The maximum goes to 0 before the division, so that no temperature can overflow. It is finite: see `sample`.
+        scaled = (rows - rows.amax(-1, keepdim=True)).div_(temperatures[:, None])
+        chosen = draw(
+            scaled,
+            [p.top_k or 0 for p in params],
+            [1.0 if p.top_p is None else p.top_p for p in params],
+            [p.min_p or 0.0 for p in params],
+            [self._uniform(sequences[row]) for row in drawn],
+        ).tolist()
+        if whole:
+            return list(chosen)
+        token_ids: list[int] = logits.argmax(-1).tolist()
+        for row, token_id in zip(drawn, chosen, strict=True):
+            token_ids[row] = token_id
+        return token_ids
+
+    def _uniform(self, sequence: Sequence) -> float:
+        """A number in [0, 1). Seeded: a hash of seed, choice and position, so it survives preemption and restarts."""
+        seed = sequence.request.sampling.seed
+        if seed is None:
+            return self._random.random()
+        key = f"{seed},{sequence.index},{sequence.num_output_tokens}".encode()
+        return (int.from_bytes(blake2b(key, digest_size=8).digest(), "little") >> 11) / (1 << 53)
+
+    def _raw_logprobs(self, logits: torch.Tensor, sequences: Rows[Sequence]) -> tuple[RawLogprobs | None, list[int]]:
+        rows = [row for row, sequence in enumerate(sequences) if sequence.request.sampling.logprobs is not None]
+        if not rows:
+            return None, rows
+        wanted = logits if len(rows) == len(sequences) else logits[torch.tensor(rows, device=logits.device)]
+        num_top = max(sequences[row].request.sampling.logprobs or 0 for row in rows)
+        return RawLogprobs(wanted, num_top, self._num_valid), rows
+
+    def _refuse_broken(
+        self, logits: torch.Tensor, sequences: Rows[Sequence], failures: dict[int, EngineError] | None
+    ) -> None:
+        best = logits[:, : self._num_valid].amax(-1)  # NaN wins every comparison, so one look per row is enough
+        finite: list[bool] = torch.isfinite(best).tolist()
+        for row, is_finite in enumerate(finite):
+            if is_finite:
+                continue
+            error = EngineError(
+                f"the model's output for request {sequences[row].request.request_id!r} is not a number; "
+                "`precision: float32` avoids overflows of half precision"
+            )
+            if failures is None:
+                raise error
+            failures[row] = error
+            logits[row] = 0.0
+
+
+def _is_greedy(sequence: Sequence) -> bool:
+    temperature = sequence.request.sampling.temperature
+    return temperature is not None and temperature <= GREEDY_TEMPERATURE

@@ -1,0 +1,397 @@
+"""Who computes which tokens in the next step. No tensors, no text, no clock of its own (`now` is given).
+
+    add ──► waiting ──admit──► running ──► finished          update, abort: out of either list
+               ▲                  │
+               └──────preempt─────┘   blocks freed (but findable), recomputed later
+
+**Order.** Everything is ranked by `priority + arrival / ageing`, then by arrival: a waiting request gains one priority
+level per `priority_ageing_s` on those that arrive later, so none starves; and since all age alike, ranks never change
+and nothing is ever sorted again.
+
+**A step** first takes one token of each running sequence that decodes, in rank order. A sequence that gets no block
+preempts the lowest-ranked running one, perhaps itself; so the highest-ranked always goes on. Then prompts are computed
+in chunks within what is left of `max_num_batched_tokens`, at most `max_prefill_tokens_with_decodes` beside decodes:
+the highest-ranked running prompt, the other running ones, shortest remainder first, then waiting ones in rank order.
+`prefill_budget.py` shares the tokens out, so that a short prompt does not wait for all chunks of a long one.
+
+**Admission.** A sequence enters with a seat for each of its choices and blocks for all of its tokens, and one block to
+spare for each other seat taken; nothing is preempted for it, and none is admitted in a step that preempts. It is
+passed over, its seats and blocks kept free, while a longer prompt has the budget or while a running sequence computes
+the very blocks that it needs next (if that one goes away, it computes them itself). For want of seats or blocks all
+wait.
+
+**Choices.** All n choices are one sequence until its prompt is computed; in that step the others fork off and share
+its blocks.
+
+What comes later fits thus: beam search holds the sequences of one request and calls `fork` and `drop` between
+`update` and `schedule`; look-ahead (scheduling a step before the last one's tokens are known) needs positions counted
+from tokens in flight rather than from `num_computed_tokens`, nothing else here.
+
+This module does not know how tokens are computed, sampled or sent.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from dataclasses import dataclass, field
+
+from llm_inference.engine.base import EngineStats
+from llm_inference.engine.types import FinishReason
+from llm_inference.errors import ConfigError, ContextLengthError, InvalidRequestError
+from llm_inference.native.batch import Batch, ScheduledSequence
+from llm_inference.native.kv_cache import KVCacheManager
+from llm_inference.native.messages import SequenceOutput
+from llm_inference.native.prefill_budget import PrefillBudget
+from llm_inference.native.request import CoreRequest, SampledToken, Sequence, SequenceStatus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerConfig:
+    """Limits of a step and of a sequence. Raises `ConfigError` when they contradict each other."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_model_len: int
+    block_size: int
+    #: Prompt tokens in a step that also decodes: bounds the gap between two tokens of a stream. None: up to 256.
+    max_prefill_tokens_with_decodes: int | None = None
+    #: Seconds of waiting that are worth one priority level. Infinity: strict priorities.
+    priority_ageing_s: float = 30.0
+    #: How many waiting sequences a step looks at, from the first.
+    admission_window: int = 32
+
+    def __post_init__(self) -> None:
+        for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "block_size", "admission_window"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1.", param=name)
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ConfigError(
+                f"max_num_batched_tokens ({self.max_num_batched_tokens}) is less than max_num_seqs "
+                f"({self.max_num_seqs}), but a step must hold one token of each running sequence; "
+                "raise the first or lower the second.",
+                param="max_num_batched_tokens",
+            )
+        if self.max_prefill_tokens_with_decodes is not None and self.max_prefill_tokens_with_decodes < 1:
+            raise ConfigError(
+                f"max_prefill_tokens_with_decodes is {self.max_prefill_tokens_with_decodes}; it must be at least 1, "
+                "else no prompt is computed while a stream runs.",
+                param="max_prefill_tokens_with_decodes",
+            )
+        if not self.priority_ageing_s > 0:
+            raise ConfigError(
+                f"priority_ageing_s is {self.priority_ageing_s}; it must be above 0.", param="priority_ageing_s"
+            )
+
+    @property
+    def prefill_tokens_with_decodes(self) -> int:
+        limit = self.max_prefill_tokens_with_decodes
+        return min(self.max_num_batched_tokens, 256 if limit is None else limit)
+
+
+@dataclass(slots=True, eq=False)
+class _Group:
+    """The choices of one request: live sequences by index, and indices that have not forked off yet."""
+
+    rank: tuple[float, int]
+    live: dict[int, Sequence] = field(default_factory=dict)
+    pending: list[int] = field(default_factory=list)
+
+
+class Scheduler:
+    """Call `schedule`, compute and sample the batch, call `update` with it; `add` and `abort` at any time between.
+
+    Not thread-safe. `num_preemptions` counts sequences sent back to wait.
+    """
+
+    def __init__(self, config: SchedulerConfig, kv: KVCacheManager) -> None:
+        assert config.block_size == kv.block_size
+        self.config = config
+        self.kv = kv
+        self.num_preemptions = 0
+        self._num_added = 0
+        #: A sequence ends here at the latest: prompt and output tokens.
+        self._max_len = min(config.max_model_len, kv.num_slots)
+        self._groups: dict[str, _Group] = {}
+        self._waiting: list[Sequence] = []  # both lists by rank, the first goes first
+        self._running: list[Sequence] = []
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._running or self._waiting)
+
+    @property
+    def num_running(self) -> int:
+        """Sequences that hold blocks. Choices that have not forked off are not counted."""
+        return len(self._running)
+
+    @property
+    def num_waiting(self) -> int:
+        """Sequences that hold nothing yet, or nothing any more."""
+        return len(self._waiting)
+
+    def is_live(self, request_id: str) -> bool:
+        """Whether any choice of the request is waiting or running."""
+        return request_id in self._groups
+
+    def stats(self) -> EngineStats:
+        """Load and cache figures; steps and tokens are counted by the one who drives the steps."""
+        return EngineStats(
+            num_running=self.num_running,
+            num_waiting=self.num_waiting,
+            kv_cache_usage=self.kv.usage,
+            num_kv_blocks=self.kv.num_blocks,
+            num_free_kv_blocks=self.kv.num_free_blocks,
+            prefix_cache_queries=self.kv.num_prefix_queries,
+            prefix_cache_hits=self.kv.num_prefix_hits,
+            num_preemptions=self.num_preemptions,
+            num_evictions=self.kv.num_evictions,
+        )
+
+    # --- requests come and go
+
+    def add(self, request: CoreRequest, now: float) -> None:
+        """Let `request` wait. Raises `InvalidRequestError` or `ContextLengthError` if it could never run."""
+        num_choices = self._check(request)
+        self._num_added += 1
+        rank = request.priority + now / self.config.priority_ageing_s
+        group = _Group((rank, self._num_added), pending=list(range(1, num_choices)))
+        prompt = list(request.prompt_token_ids)
+        sequence = Sequence(request, 0, prompt, now, len(prompt), num_pending_forks=num_choices - 1)
+        group.live[0] = sequence
+        self._groups[request.request_id] = group
+        insort(self._waiting, sequence, key=self._rank)
+        self.kv.lookup(sequence)  # hashes the prompt once, here rather than within a step
+
+    def abort(self, request_id: str, index: int | None = None) -> bool:
+        """Drop a request, or one choice of it, at once and without an output. False if there is none (any more)."""
+        group = self._groups.get(request_id)
+        if group is None:
+            return False
+        if index is None:
+            group.pending.clear()
+            for sequence in list(group.live.values()):
+                self.drop(sequence, "abort")
+            return True
+        if index in group.pending:
+            group.pending.remove(index)
+            next(iter(group.live.values())).num_pending_forks -= 1
+            return True
+        found = group.live.get(index)
+        if found is None:
+            return False
+        if group.pending:  # the others still need the prompt that it computes: it becomes the next of them
+            del group.live[index]
+            found.index = group.pending.pop(0)
+            found.num_pending_forks -= 1
+            group.live[found.index] = found
+        else:
+            self.drop(found, "abort")
+        return True
+
+    def drop(self, sequence: Sequence, reason: FinishReason | None) -> None:
+        """End a live sequence: its blocks are free for others, and its request is forgotten with the last one."""
+        self._remove(self._running if sequence.status is SequenceStatus.RUNNING else self._waiting, sequence)
+        self.kv.free(sequence)
+        sequence.status = SequenceStatus.FINISHED
+        sequence.finish_reason = reason
+        request_id = sequence.request.request_id
+        group = self._groups[request_id]
+        del group.live[sequence.index]
+        if not group.live:
+            del self._groups[request_id]
+
+    def fork(self, parent: Sequence, index: int) -> Sequence:
+        """A running copy of a running `parent` as choice `index`, sharing its blocks. The seat is the caller's care."""
+        child = Sequence(
+            parent.request, index, list(parent.token_ids), parent.arrival_s, parent.num_prompt_tokens,
+            status=SequenceStatus.RUNNING,
+            first_scheduled_s=parent.first_scheduled_s,
+            first_token_s=parent.first_token_s,
+        )  # fmt: skip
+        self.kv.fork(parent, child)
+        self._groups[parent.request.request_id].live[index] = child
+        insort(self._running, child, key=self._rank)
+        return child
+
+    # --- steps
+
+    def schedule(self, now: float) -> Batch:
+        """The next step's work; empty only if there is none. One-token items come first."""
+        num_preemptions = self.num_preemptions
+        items = self._schedule_decodes()
+        budget = self.config.max_num_batched_tokens - len(items)
+        if items:
+            budget = min(budget, self.config.prefill_tokens_with_decodes)
+        chunks = self._schedule_prefills(budget, now, may_admit=self.num_preemptions == num_preemptions)
+        items += [ScheduledSequence(sequence, sequence.num_computed_tokens, n) for sequence, n in chunks if n == 1]
+        items += [ScheduledSequence(sequence, sequence.num_computed_tokens, n) for sequence, n in chunks if n > 1]
+        for item in items:
+            sequence = item.sequence
+            if item.end == len(sequence.token_ids) and sequence.request.sampling.max_tokens != 0:
+                item.samplers = [sequence, *self._fork_pending(sequence)]
+        return Batch(items, self.kv.take_block_copies())
+
+    def update(self, batch: Batch, sampled: list[list[SampledToken]], now: float) -> list[SequenceOutput]:
+        """Take back a computed batch. `sampled[i][j]` is the token of `batch.scheduled[i].samplers[j]`.
+
+        Returns one output per sampled token, and the last one of each choice that is only scored. Sequences
+        aborted since `schedule` are passed over.
+        """
+        outputs: list[SequenceOutput] = []
+        for item, tokens in zip(batch.scheduled, sampled, strict=True):
+            sequence = item.sequence
+            for computed in item.samplers or (sequence,):
+                if computed.status is SequenceStatus.RUNNING:
+                    computed.num_computed_tokens = item.end
+                    self.kv.commit(computed)
+            if item.samplers:
+                for sampler, token in zip(item.samplers, tokens, strict=True):
+                    if sampler.status is SequenceStatus.RUNNING:
+                        outputs.append(self._take_token(sampler, token, now))
+            elif sequence.status is SequenceStatus.RUNNING and sequence.num_uncomputed_tokens == 0:
+                outputs += self._finish_scoring(sequence)
+        return outputs
+
+    # --- inside: requests
+
+    def _check(self, request: CoreRequest) -> int:
+        """The number of choices of a request that can run. Raises as `add` says."""
+        sampling = request.sampling
+        num_choices = max(sampling.n, sampling.best_of or 1)
+        if request.request_id in self._groups:
+            raise InvalidRequestError(
+                f"Request id {request.request_id!r} is in use by a request that is not finished; choose another.",
+                param="request_id",
+            )
+        if not request.prompt_token_ids:
+            raise InvalidRequestError("The prompt has no tokens; send at least one.", param="prompt")
+        if num_choices > self.config.max_num_seqs:
+            raise InvalidRequestError(
+                f"{num_choices} choices are asked for, but this server runs at most {self.config.max_num_seqs} "
+                "sequences at a time (max_num_seqs); ask for fewer.",
+                param="n" if sampling.n == num_choices else "best_of",
+            )
+        num_prompt = len(request.prompt_token_ids)
+        num_least = num_prompt + (0 if sampling.max_tokens == 0 else 1)
+        if num_least > self.config.max_model_len:
+            raise ContextLengthError(
+                f"The model's context length is {self.config.max_model_len} tokens, but the prompt has {num_prompt} "
+                "and leaves no room for an answer; shorten the prompt.",
+                param="prompt",
+            )
+        if num_least > self.kv.num_slots:
+            raise ContextLengthError(
+                f"The server's KV cache holds {self.kv.num_slots} tokens, but the prompt has {num_prompt} and leaves "
+                "no room for an answer; shorten the prompt, or start the server with more kv_cache_memory.",
+                param="prompt",
+            )
+        return num_choices
+
+    def _rank(self, sequence: Sequence) -> tuple[float, int, int]:
+        rank, number = self._groups[sequence.request.request_id].rank
+        return rank, number, sequence.index
+
+    def _remove(self, sequences: list[Sequence], sequence: Sequence) -> None:
+        position = bisect_left(sequences, self._rank(sequence), key=self._rank)
+        assert sequences[position] is sequence
+        del sequences[position]
+
+    # --- inside: schedule
+
+    def _schedule_decodes(self) -> list[ScheduledSequence]:
+        """One token of each running sequence that lacks just one; preempts from the end when blocks run out."""
+        items = []
+        for sequence in [s for s in self._running if s.num_uncomputed_tokens == 1]:
+            while sequence.status is SequenceStatus.RUNNING:
+                if self.kv.allocate(sequence, 1):
+                    items.append(ScheduledSequence(sequence, sequence.num_computed_tokens, 1))
+                    break
+                self._preempt(self._running[-1])  # not yet in `items`: it ranks last
+        return items
+
+    def _preempt(self, sequence: Sequence) -> None:
+        self._remove(self._running, sequence)
+        self.kv.free(sequence)
+        sequence.status = SequenceStatus.WAITING
+        sequence.num_preemptions += 1
+        self.num_preemptions += 1
+        insort(self._waiting, sequence, key=self._rank)
+
+    def _schedule_prefills(self, budget: int, now: float, may_admit: bool) -> list[tuple[Sequence, int]]:
+        """(sequence, number of tokens) for prompts, running and newly admitted."""
+        shares = PrefillBudget(budget)
+        running = [s for s in self._running if s.num_uncomputed_tokens > 1]
+        for sequence in running[:1] + sorted(running[1:], key=lambda s: s.num_uncomputed_tokens):
+            shares.offer(sequence)
+        if may_admit and self._waiting and shares.rest > 0:
+            self._admit_waiting(shares, now)
+        return shares.close()
+
+    def _admit_waiting(self, shares: PrefillBudget, now: float) -> None:
+        num_free_seats = self.config.max_num_seqs - sum(1 + s.num_pending_forks for s in self._running)
+        num_seats_taken = self.config.max_num_seqs - num_free_seats
+        num_kept_blocks = 0  # for those that are passed over
+        for sequence in self._waiting[: self.config.admission_window]:
+            num_seats = 1 + sequence.num_pending_forks
+            if shares.rest == 0 or num_seats > num_free_seats:
+                return
+            num_free_seats -= num_seats  # also when it is passed over
+            match = self.kv.lookup(sequence)
+            num_found = len(match.block_ids)
+            num_to_compute = len(sequence.token_ids) - num_found * self.kv.block_size
+            if match.num_in_flight_blocks or not shares.is_worth(num_to_compute):
+                num_needed = self.kv.num_blocks_for(len(sequence.token_ids))
+                num_kept_blocks += num_needed - num_found - match.num_in_flight_blocks
+                continue
+            num_spare = num_kept_blocks + (num_seats_taken + num_seats - 1 if self._running else 0)
+            if not self.kv.admit(sequence, match, num_spare):
+                return
+            num_seats_taken += num_seats
+            self._remove(self._waiting, sequence)
+            sequence.status = SequenceStatus.RUNNING
+            if sequence.first_scheduled_s is None:
+                sequence.first_scheduled_s = now
+            insort(self._running, sequence, key=self._rank)
+            shares.offer(sequence)
+
+    def _fork_pending(self, sequence: Sequence) -> list[Sequence]:
+        """The choices of a request whose prompt is computed in this step; none if they have forked off already."""
+        pending = self._groups[sequence.request.request_id].pending
+        children = [self.fork(sequence, index) for index in pending]
+        pending.clear()
+        sequence.num_pending_forks = 0
+        return children
+
+    # --- inside: update
+
+    def _take_token(self, sequence: Sequence, token: SampledToken, now: float) -> SequenceOutput:
+        if sequence.first_token_s is None:
+            sequence.first_token_s = now
+        sequence.append(token.token_id)
+        if sequence.finish_reason is None and len(sequence.token_ids) >= self._max_len:
+            sequence.finish_reason = "length"
+        output = self._output(sequence, sequence.index, (token,))
+        if sequence.finish_reason is not None:
+            self.drop(sequence, sequence.finish_reason)
+        return output
+
+    def _finish_scoring(self, sequence: Sequence) -> list[SequenceOutput]:
+        """The last word on a prompt of which no output was wanted: one for each choice."""
+        group = self._groups[sequence.request.request_id]
+        sequence.finish_reason = "length"
+        outputs = [self._output(sequence, index, ()) for index in (sequence.index, *group.pending)]
+        group.pending.clear()
+        self.drop(sequence, "length")
+        return outputs
+
+    def _output(self, sequence: Sequence, index: int, tokens: tuple[SampledToken, ...]) -> SequenceOutput:
+        return SequenceOutput(
+            request_id=sequence.request.request_id,
+            index=index,
+            tokens=tokens,
+            finish_reason=sequence.finish_reason,
+            stop_reason=sequence.stop_reason,
+            num_cached_tokens=max(sequence.num_cached_tokens, 0),
+            first_scheduled_s=sequence.first_scheduled_s,
+            first_token_s=sequence.first_token_s,
+        )
