@@ -1,0 +1,105 @@
+"""The gateway as one ASGI application. It is given engines, settings and a registry, and knows no configuration file.
+
+Engines are started and stopped by whoever owns them, not here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from fastapi import FastAPI
+from prometheus_client import CollectorRegistry
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+
+from llm_inference.engine.base import Engine
+from llm_inference.errors import LLMInferenceError
+from llm_inference.gateway import document
+from llm_inference.gateway.admission import Admission
+from llm_inference.gateway.auth import AuthMiddleware, KeyRing
+from llm_inference.gateway.failure import http_response, response_of
+from llm_inference.gateway.middleware import ErrorBoundary, RequestContext
+from llm_inference.gateway.record import record_of
+from llm_inference.gateway.router import Router
+from llm_inference.gateway.routes import Route, all_routes
+from llm_inference.gateway.settings import GatewaySettings
+from llm_inference.gateway.state import Gateway
+from llm_inference.telemetry.metrics import Metrics
+from llm_inference.version import __version__
+
+
+def create_app(
+    engines: Mapping[str, Engine] | Router, settings: GatewaySettings, *, registry: CollectorRegistry
+) -> FastAPI:
+    """The application. `app.state.gateway` is the `Gateway`: what an orderly start and end need is there."""
+    router = engines if isinstance(engines, Router) else Router(engines, settings.aliases)
+    metrics = Metrics(registry)
+    gateway = Gateway(router, settings, metrics, Admission(settings.max_concurrent_requests))
+    metrics.watch_in_flight(lambda: gateway.admission.in_flight)
+    metrics.watch_engines(gateway.engine_loads)
+
+    app = FastAPI(
+        title="llm-inference",
+        version=__version__,
+        redirect_slashes=False,  # another spelling of a path is another path
+        redoc_url=None,
+        middleware=_middleware(settings, metrics),
+        exception_handlers={LLMInferenceError: _on_error, HTTPException: _on_http_exception},
+    )
+    app.state.gateway = gateway
+    routes = all_routes(settings.api_prefix)
+    for route in routes:
+        app.add_route(route.path, _endpoint(route), methods=[route.method], include_in_schema=False)
+    written: dict[str, Any] = {}
+
+    def openapi() -> dict[str, Any]:
+        if not written:
+            written.update(document.openapi(routes, with_keys=bool(settings.api_keys)))
+        return written
+
+    app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's own way to replace the document
+    return app
+
+
+def _middleware(settings: GatewaySettings, metrics: Metrics) -> list[Middleware]:
+    """Outermost first; see middleware.py for the picture."""
+    stack = [Middleware(RequestContext, metrics=metrics)]
+    if settings.cors_origins:
+        stack.append(
+            Middleware(
+                CORSMiddleware,
+                allow_origins=settings.cors_origins,
+                allow_methods=("GET", "POST"),
+                allow_headers=("*",),
+                expose_headers=("x-request-id", "retry-after"),
+            )
+        )
+    stack.append(Middleware(ErrorBoundary))
+    keys = KeyRing(settings.api_keys)
+    if keys:
+        stack.append(Middleware(AuthMiddleware, keys=keys))
+    return stack
+
+
+def _endpoint(route: Route) -> Callable[[Request], Awaitable[Response]]:
+    async def endpoint(request: Request) -> Response:
+        record_of(request.scope).route = route.path
+        return await route.handler(request)
+
+    return endpoint
+
+
+async def _on_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, LLMInferenceError)
+    record_of(request.scope).error = error.public_code or type(error).type
+    return response_of(error)
+
+
+async def _on_http_exception(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    headers = dict(error.headers) if error.headers else None
+    return http_response(error.status_code, request.method, request.url.path, headers)

@@ -1,0 +1,219 @@
+"""The responses that run engines: hold the status, forward deltas, give the permit back at the very end.
+
+    permit ── generate ── first delta? ── no: raise → plain JSON error with its own status
+                              │ yes
+                              ├── EventStream: 200, frames …, [DONE]   an error now: one error frame, then close
+                              └── WholeReply:  collect …, one JSON
+
+They know nothing of an API's shapes: a `FrameWriter` or a `Collector` makes the bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Protocol
+
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from llm_inference.engine.base import Engine
+from llm_inference.engine.types import Delta, GenerateRequest, Usage
+from llm_inference.errors import EngineError, LLMInferenceError
+from llm_inference.gateway import failure, sse
+from llm_inference.gateway.interrupt import Interrupt
+from llm_inference.gateway.record import RequestRecord, record_of
+from llm_inference.gateway.state import Gateway
+
+_LOG = logging.getLogger("llm_inference.gateway")
+
+#: Deltas of several prompts that may wait while a slow client is written to.
+_QUEUE_SIZE = 256
+
+
+class FrameWriter(Protocol):
+    """Makes a stream's frames."""
+
+    @property
+    def continuous_usage(self) -> bool:
+        """Whether `frames` wants the usage so far (cumulative over all prompts of the request)."""
+        ...
+
+    def frames(self, prompt_index: int, delta: Delta, usage: Usage | None) -> bytes:
+        """Complete SSE frames for `delta`; empty when it says nothing to this client."""
+        ...
+
+    def last(self, usage: Usage) -> bytes:
+        """What comes between the last choice's end and `[DONE]`; may be empty."""
+        ...
+
+
+class Collector(Protocol):
+    """Makes one JSON body of all deltas."""
+
+    def add(self, prompt_index: int, delta: Delta) -> None: ...
+
+    def body(self, usage: Usage) -> bytes: ...
+
+
+class Run:
+    """The engine's work for one HTTP request of one or more prompts."""
+
+    def __init__(self, engine: Engine, requests: Sequence[GenerateRequest], record: RequestRecord) -> None:
+        self._engine = engine
+        self._requests = requests
+        self._record = record
+        self._usages: list[Usage | None] = [None] * len(requests)
+        self._num_tokens = 0
+
+    @property
+    def usage(self) -> Usage:
+        """The sum over the prompts, as last told; at least the tokens seen, if an engine has told nothing yet."""
+        known = [usage for usage in self._usages if usage is not None]
+        return Usage(
+            prompt_tokens=sum(usage.prompt_tokens for usage in known),
+            completion_tokens=max(sum(usage.completion_tokens for usage in known), self._num_tokens),
+            cached_tokens=sum(usage.cached_tokens for usage in known),
+            reasoning_tokens=sum(usage.reasoning_tokens for usage in known),
+        )
+
+    async def deltas(self) -> AsyncGenerator[tuple[int, Delta], None]:
+        """(prompt index, delta) as they come. Closing it closes every engine generator.
+
+        Raises the engine's error, and `EngineError` where the engine broke its contract: a choice that was aborted
+        or that never finished.
+        """
+        unfinished = {(place, index) for place, request in enumerate(self._requests) for index in _choices(request)}
+        async with aclosing(self._merged()) as merged:
+            async for place, delta in merged:
+                self._num_tokens += len(delta.token_ids)
+                if delta.usage is not None:
+                    self._usages[place] = delta.usage
+                self._record.saw(delta)
+                if delta.finish_reason is not None:
+                    if delta.finish_reason in ("abort", "error"):
+                        raise EngineError("The engine gave this request up before its end; send it again.")
+                    unfinished.discard((place, delta.index))
+                yield place, delta
+        if unfinished:
+            raise EngineError("The engine ended its output without finishing every choice; send the request again.")
+
+    async def _merged(self) -> AsyncGenerator[tuple[int, Delta], None]:
+        if len(self._requests) == 1:
+            async with aclosing(self._engine.generate(self._requests[0])) as generator:
+                async for delta in generator:
+                    yield 0, delta
+            return
+        queue: asyncio.Queue[tuple[int, Delta | Exception | None]] = asyncio.Queue(_QUEUE_SIZE)
+        pumps = [asyncio.create_task(self._pump(place, queue)) for place in range(len(self._requests))]
+        try:
+            running = len(pumps)
+            while running:
+                place, item = await queue.get()
+                if item is None:
+                    running -= 1
+                elif isinstance(item, Exception):
+                    raise item
+                else:
+                    yield place, item
+        finally:
+            for pump in pumps:
+                pump.cancel()
+            await asyncio.gather(*pumps, return_exceptions=True)
+
+    async def _pump(self, place: int, queue: asyncio.Queue[tuple[int, Delta | Exception | None]]) -> None:
+        end: Exception | None = None
+        try:
+            async with aclosing(self._engine.generate(self._requests[place])) as generator:
+                async for delta in generator:
+                    await queue.put((place, delta))
+        except Exception as error:
+            end = error
+        await queue.put((place, end))
+
+
+class _GenerationResponse(Response):
+    """Runs `requests` (the prompts of one HTTP request) on `engine` when the framework sends it.
+
+    Whatever fails before the first byte is raised; the app's exception handlers make it a plain JSON error.
+    """
+
+    def __init__(self, gateway: Gateway, engine: Engine, requests: Sequence[GenerateRequest]) -> None:
+        self.background = None
+        self._gateway = gateway
+        self._engine = engine
+        self._requests = requests
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        record = record_of(scope)
+        with self._gateway.admission.permit():
+            run = Run(self._engine, self._requests, record)
+            try:
+                await self._respond(run, Interrupt(receive, self._gateway.settings.request_timeout_s), record, send)
+            except OSError as error:  # how some ASGI servers say that the peer is gone
+                raise ClientDisconnect from error
+            finally:
+                record.usage = run.usage
+
+    async def _respond(self, run: Run, interrupt: Interrupt, record: RequestRecord, send: Send) -> None:
+        raise NotImplementedError
+
+
+class EventStream(_GenerationResponse):
+    """Server-sent events. The status goes out with the first delta."""
+
+    def __init__(
+        self, gateway: Gateway, engine: Engine, requests: Sequence[GenerateRequest], writer: FrameWriter
+    ) -> None:
+        super().__init__(gateway, engine, requests)
+        self._writer = writer
+
+    async def _respond(self, run: Run, interrupt: Interrupt, record: RequestRecord, send: Send) -> None:
+        record.stream = True
+        writer = self._writer
+        try:
+            async with aclosing(run.deltas()) as deltas, interrupt:  # disarmed before the closing
+                async for place, delta in deltas:
+                    if not record.status:
+                        await send({"type": "http.response.start", "status": 200, "headers": list(sse.HEADERS)})
+                    frames = writer.frames(place, delta, run.usage if writer.continuous_usage else None)
+                    if frames:
+                        await send({"type": "http.response.body", "body": frames, "more_body": True})
+                last = writer.last(run.usage) + sse.DONE
+                await send({"type": "http.response.body", "body": last, "more_body": False})
+        except ClientDisconnect:
+            raise
+        except Exception as error:
+            if not record.status:
+                raise
+            # Too late for a status: one error event, and the end without [DONE].
+            if not isinstance(error, LLMInferenceError):
+                _LOG.exception("unhandled error in the stream of request %s", record.request_id)
+            record.error = failure.body_of(error).code
+            await send({"type": "http.response.body", "body": sse.frame(failure.encode(error)), "more_body": False})
+
+
+class WholeReply(_GenerationResponse):
+    """One JSON body at the end."""
+
+    def __init__(
+        self, gateway: Gateway, engine: Engine, requests: Sequence[GenerateRequest], collector: Collector
+    ) -> None:
+        super().__init__(gateway, engine, requests)
+        self._collector = collector
+
+    async def _respond(self, run: Run, interrupt: Interrupt, record: RequestRecord, send: Send) -> None:
+        async with aclosing(run.deltas()) as deltas, interrupt:
+            async for place, delta in deltas:
+                self._collector.add(place, delta)
+        body = self._collector.body(run.usage)
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+
+def _choices(request: GenerateRequest) -> range:
+    return range(request.sampling.n)

@@ -1,0 +1,89 @@
+"""The two outer rings around every exchange, pure ASGI: its identity and record, and the net below its defects.
+
+RequestContext   x-request-id in and out, the record's beginning and end
+  └─ CORS          (Starlette's, only where origins are configured)
+       └─ ErrorBoundary   a defect becomes a 500 with the error body; a client that left becomes nothing
+            └─ AuthMiddleware (auth.py), then the routes
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import uuid
+
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from llm_inference.gateway.failure import response_of
+from llm_inference.gateway.record import RequestRecord, attach, record_of
+from llm_inference.telemetry.metrics import Metrics
+
+_LOG = logging.getLogger("llm_inference.gateway")
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
+
+
+class RequestContext:
+    """Attaches a `RequestRecord` to the scope and finishes it, whatever happens inside."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id = _request_id(scope)
+        record = RequestRecord(
+            request_id=request_id.decode("ascii"), metrics=self._metrics, method=scope["method"], path=scope["path"]
+        )
+        attach(scope, record)
+
+        async def send_with_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                record.status = message["status"]
+                message["headers"] = [*message.get("headers", ()), (b"x-request-id", request_id)]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_with_id)
+        except asyncio.CancelledError:
+            record.aborted = True
+            record.error = record.error or "cancelled"
+            raise
+        finally:
+            record.finish()
+
+
+class ErrorBoundary:
+    """Nothing but cancellation passes: a traceback goes to the log, a plain 500 to the client."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        record = record_of(scope)
+        try:
+            await self._app(scope, receive, send)
+        except ClientDisconnect:
+            record.aborted = True
+            record.error = record.error or "client_disconnected"
+        except Exception as error:
+            _LOG.exception("unhandled error in request %s", record.request_id)
+            record.error = record.error or "server_error"
+            if record.status:
+                raise  # the response has begun: only the server can cut it off
+            await response_of(error)(scope, receive, send)
+
+
+def _request_id(scope: Scope) -> bytes:
+    """The client's `x-request-id` where it is short and plain, else a new one."""
+    for name, value in scope["headers"]:
+        if name == b"x-request-id" and _REQUEST_ID.fullmatch(value):
+            return bytes(value)
+    return b"req_" + uuid.uuid4().hex.encode()

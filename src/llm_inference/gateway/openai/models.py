@@ -1,0 +1,25 @@
+"""`GET /models` and `GET /models/{id}`: what is served here."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from llm_inference.engine.types import ModelInfo
+from llm_inference.gateway.openai.replies import ModelCard, ModelList, encoder
+from llm_inference.gateway.state import gateway_of
+
+
+async def list_models(request: Request) -> Response:
+    cards = [_card(name, engine.info) for name, engine in gateway_of(request).router.items()]
+    return Response(encoder.encode(ModelList(cards)), media_type="application/json")
+
+
+async def get_model(request: Request) -> Response:
+    """The id is the rest of the path, slashes included. Raises `ModelNotFoundError`."""
+    name, engine = gateway_of(request).router.resolve(request.path_params["model_id"])
+    return Response(encoder.encode(_card(name, engine.info)), media_type="application/json")
+
+
+def _card(name: str, info: ModelInfo) -> ModelCard:
+    return ModelCard(name, info.created, info.engine or "llm-inference", info.max_model_len)

@@ -1,0 +1,75 @@
+"""`POST /tokenize` and `/detokenize`: the engine's own tokenizer, where it has one to show."""
+
+from __future__ import annotations
+
+from msgspec import UNSET
+from starlette.requests import Request
+from starlette.responses import Response
+
+from llm_inference.engine.base import Engine, Tokenizes
+from llm_inference.engine.types import ChatPrompt, Prompt
+from llm_inference.errors import InvalidRequestError
+from llm_inference.gateway.openai import values
+from llm_inference.gateway.openai.intake import take_in
+from llm_inference.gateway.openai.protocol import DetokenizeRequest, TokenizeRequest
+from llm_inference.gateway.openai.replies import DetokenizeReply, TokenizeReply, encoder
+from llm_inference.gateway.openai.values import fail
+
+
+async def tokenize(request: Request) -> Response:
+    """A prompt's tokens, or those of a chat as the model's template writes it."""
+    intake = await take_in(request, TokenizeRequest)
+    fields = intake.fields
+    prompt = _prompt(fields)
+    with intake.gateway.admission.permit():
+        result = await _tokenizer(intake.engine, intake.model).tokenize(
+            # A chat template writes its own special tokens.
+            prompt,
+            add_special_tokens=fields.add_special_tokens is not False,
+        )
+    reply = TokenizeReply(
+        len(result.token_ids),
+        result.max_model_len,
+        list(result.token_ids),
+        list(result.tokens) if fields.return_token_strs else UNSET,
+    )
+    return Response(encoder.encode(reply), media_type="application/json")
+
+
+async def detokenize(request: Request) -> Response:
+    intake = await take_in(request, DetokenizeRequest)
+    tokens = intake.fields.tokens
+    values.check_range(tokens, "tokens", intake.engine.info.vocab_size)
+    with intake.gateway.admission.permit():
+        text = await _tokenizer(intake.engine, intake.model).detokenize(tokens)
+    return Response(encoder.encode(DetokenizeReply(text)), media_type="application/json")
+
+
+def _prompt(fields: TokenizeRequest) -> Prompt:
+    if (fields.prompt is None) == (fields.messages is None):
+        raise fail("prompt", "send exactly one of prompt and messages.")
+    if fields.prompt is not None:
+        for field in ("add_generation_prompt", "continue_final_message", "chat_template_kwargs", "tools"):
+            if field in fields.model_fields_set:
+                raise fail(field, "would have no effect without messages.")
+        return fields.prompt
+    assert fields.messages is not None
+    if fields.add_special_tokens:
+        raise fail("add_special_tokens", "would have no effect on messages: the chat template writes special tokens.")
+    return ChatPrompt(
+        messages=fields.messages,
+        tools=fields.tools,
+        add_generation_prompt=fields.add_generation_prompt is not False and not fields.continue_final_message,
+        continue_final_message=fields.continue_final_message,
+        template_kwargs=fields.chat_template_kwargs,
+    )
+
+
+def _tokenizer(engine: Engine, model: str) -> Tokenizes:
+    if engine.capabilities.tokenize and isinstance(engine, Tokenizes):
+        return engine
+    raise InvalidRequestError(
+        f"The engine {engine.info.engine!r} of model {model!r} shows no tokenizer; this route needs one.",
+        param="model",
+        code="unsupported_operation",
+    )

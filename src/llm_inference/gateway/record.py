@@ -1,0 +1,115 @@
+"""What is known of one HTTP exchange: filled in on its way, written once at its end, as a log line and as metrics.
+
+Handlers and middleware fill it; only `RequestContext` (middleware.py) finishes it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from starlette.types import Scope
+
+from llm_inference.engine.types import Delta, Usage
+from llm_inference.telemetry.metrics import Metrics
+
+_SCOPE_KEY = "llm_inference.record"
+_LOG = logging.getLogger("llm_inference.gateway.request")
+
+#: The status in logs and metrics of a request whose client left before the response began (nginx's number for it).
+CLIENT_GONE = 499
+
+
+@dataclass(slots=True)
+class RequestRecord:
+    """Mutable on purpose: the exchange's diary. Times are `time.perf_counter()` seconds."""
+
+    request_id: str
+    metrics: Metrics
+    method: str = ""
+    path: str = ""
+    route: str = ""  # the template, never what the client sent; "": no route matched
+    model: str = ""  # a served name, set once resolved
+    stream: bool = False
+    status: int = 0  # 0: the response has not begun
+    usage: Usage | None = None
+    queue_s: float | None = None
+    engine_ttft_s: float | None = None
+    finish_reasons: list[str] = field(default_factory=list)
+    error: str | None = None
+    aborted: bool = False
+    quiet: bool = False  # probes: no line when all is well
+    prompt: Any = None  # only with log_prompts
+    started: float = field(default_factory=time.perf_counter)
+    first_token: float | None = None
+    last_token: float = 0.0
+
+    def saw(self, delta: Delta) -> None:
+        """Note a delta's time, finish and timing. Usage is summed by whoever knows all prompts of the request."""
+        if delta.token_ids or delta.text or delta.reasoning or delta.tool_calls:
+            now = time.perf_counter()
+            if self.first_token is None:
+                self.first_token = now
+                self.metrics.first_token(self.model, now - self.started)
+            else:
+                self.metrics.inter_token(self.model, now - self.last_token)
+            self.last_token = now
+        if delta.finish_reason is not None:
+            self.finish_reasons.append(delta.finish_reason)
+        timing = delta.timing
+        if timing is not None:
+            self.queue_s = timing.queue_s if self.queue_s is None else max(self.queue_s, timing.queue_s)
+            if self.engine_ttft_s is None:
+                self.engine_ttft_s = timing.ttft_s
+
+    def finish(self) -> None:
+        """Write the log line and the metrics. Called exactly once."""
+        total_s = time.perf_counter() - self.started
+        status = self.status or (CLIENT_GONE if self.aborted else 500)
+        usage = self.usage
+        self.metrics.request_finished(
+            model=self.model,
+            route=self.route,
+            status=status,
+            duration_s=total_s,
+            aborted=self.aborted,
+            prompt_tokens=usage.prompt_tokens if usage else 0,
+            completion_tokens=usage.completion_tokens if usage else 0,
+            cached_tokens=usage.cached_tokens if usage else 0,
+        )
+        if self.quiet and status < 400:
+            return
+        fields: dict[str, Any] = {
+            "request_id": self.request_id,
+            "method": self.method,
+            "path": self.path,
+            "model": self.model or None,
+            "stream": self.stream,
+            "status": status,
+            "prompt_tokens": usage.prompt_tokens if usage else None,
+            "cached_tokens": usage.cached_tokens if usage else None,
+            "completion_tokens": usage.completion_tokens if usage else None,
+            "queue_s": _rounded(self.queue_s),
+            "ttft_s": _rounded(self.first_token - self.started if self.first_token is not None else None),
+            "total_s": _rounded(total_s),
+            "finish_reason": ",".join(dict.fromkeys(self.finish_reasons)) or None,
+            "error": self.error,
+        }
+        if self.prompt is not None:
+            fields["prompt"] = self.prompt
+        _LOG.info("request", extra={"fields": fields})
+
+
+def attach(scope: Scope, record: RequestRecord) -> None:
+    scope[_SCOPE_KEY] = record
+
+
+def record_of(scope: Scope) -> RequestRecord:
+    """The record that `RequestContext` attached."""
+    return cast(RequestRecord, scope[_SCOPE_KEY])
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 6)

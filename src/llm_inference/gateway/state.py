@@ -1,0 +1,47 @@
+"""What all handlers share: the router, the admission, the metrics and the settings. Built once by `create_app`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+from starlette.requests import Request
+
+from llm_inference.engine.base import EngineStats, ReportsStats
+from llm_inference.gateway.admission import Admission
+from llm_inference.gateway.router import Router
+from llm_inference.gateway.settings import GatewaySettings
+from llm_inference.telemetry.metrics import Metrics
+
+
+@dataclass(slots=True)
+class Gateway:
+    """`app.state.gateway`. Its methods that begin and end something are for whoever runs the process."""
+
+    router: Router
+    settings: GatewaySettings
+    metrics: Metrics
+    admission: Admission
+    warming_up: bool = False
+
+    def begin_warm_up(self) -> None:
+        """`/ready` says 503 `warming_up` until `end_warm_up`. Requests that come all the same are answered."""
+        self.warming_up = True
+
+    def end_warm_up(self) -> None:
+        self.warming_up = False
+
+    def begin_drain(self) -> None:
+        """`/ready` turns 503 `shutting_down`, new requests are refused with 503, what is in flight goes on."""
+        self.admission.begin_drain()
+
+    async def wait_idle(self, timeout_s: float) -> bool:
+        """Wait for the last request in flight. False if `timeout_s` passed first."""
+        return await self.admission.wait_idle(timeout_s)
+
+    def engine_loads(self) -> dict[str, EngineStats]:
+        return {name: engine.stats() for name, engine in self.router.items() if isinstance(engine, ReportsStats)}
+
+
+def gateway_of(request: Request) -> Gateway:
+    return cast(Gateway, request.app.state.gateway)
