@@ -1,0 +1,57 @@
+"""Engines from configuration: plan all, start all, or none."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import shutil
+import tempfile
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+from llm_inference.config.schema import ModelConfig
+from llm_inference.engine.base import Engine
+from llm_inference.engine.registry import EngineContext, engine_factory
+
+
+@contextmanager
+def run_directory() -> Generator[Path, None, None]:
+    """A private directory (0700) for sockets and setup files, gone afterwards."""
+    path = Path(tempfile.mkdtemp(prefix="llm-inference-"))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+@asynccontextmanager
+async def open_engine(model: ModelConfig, *, progress: bool = True) -> AsyncGenerator[Engine, None]:
+    """One started engine without a gateway, for the terminal commands."""
+    with run_directory() as run_dir:
+        engines = await start_engines((model,), EngineContext(run_dir=run_dir, progress=progress))
+        try:
+            yield engines[model.name]
+        finally:
+            await engines[model.name].stop(grace_s=0)
+
+
+async def start_engines(models: tuple[ModelConfig, ...], context: EngineContext) -> dict[str, Engine]:
+    """Plan all, then start all in order. If one is refused, those already started are stopped."""
+    planned: dict[str, Engine] = {}
+    for index, model in enumerate(models):
+        run_dir = context.run_dir / f"model-{index}"
+        run_dir.mkdir(mode=0o700, exist_ok=True)
+        own_context = dataclasses.replace(context, run_dir=run_dir)
+        # In a thread: downloads and conversions take a while, and signals must still be heard.
+        planned[model.name] = await asyncio.to_thread(engine_factory(model.engine), model, own_context)
+    started: list[Engine] = []
+    try:
+        for engine in planned.values():
+            started.append(engine)
+            await engine.start()
+    except BaseException:
+        for engine in started:
+            await engine.stop(grace_s=0)
+        raise
+    return planned

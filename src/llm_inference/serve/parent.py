@@ -1,0 +1,132 @@
+"""The parent process: binds, starts engines, then serves here or through workers.
+
+    run(config)
+      ├── bind the address (a port in use is known before a model is loaded)
+      ├── plan and start every engine (refusals happen here, before anything listens)
+      ├── listen; /ready says no until the warm-up is done
+      └── SIGTERM: not ready → drain → stop listening → stop engines
+
+With `api.workers` > 1 the parent owns the engines and one child per worker (`worker.py` runs `run_gateway` there); the
+kernel spreads connections over the workers' sockets, which share one address.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+
+import uvloop
+
+from llm_inference.config.schema import ServerConfig
+from llm_inference.engine.base import Engine
+from llm_inference.engine.registry import EngineContext
+from llm_inference.engine.supervisor import Child
+from llm_inference.errors import StartupError
+from llm_inference.serve.engines import run_directory, start_engines
+from llm_inference.serve.http import run_gateway
+from llm_inference.serve.listener import bind
+from llm_inference.serve.worker import worker_spec
+from llm_inference.telemetry.logging import configure_logging
+
+logger = logging.getLogger(__name__)
+
+
+def run(config: ServerConfig) -> int:
+    """Serve until told to stop; the exit code. Raises `StartupError` when the service cannot start."""
+    configure_logging(config.api.log_level, config.api.log_format, sys.stderr)
+    started = time.monotonic()
+    listener = bind(config.api)
+    try:
+        with run_directory() as run_dir:
+            serving = _serve_workers if config.api.workers > 1 else _serve_here
+            code: int = uvloop.run(serving(config, listener, run_dir, started))
+            return code
+    finally:
+        listener.close()
+        if config.api.uds is not None:
+            Path(config.api.uds).unlink(missing_ok=True)
+
+
+async def _serve_here(config: ServerConfig, listener: socket.socket, run_dir: Path, started: float) -> int:
+    engines = await _start_or_stop(config, run_dir)
+    if engines is None:
+        return 0
+    try:
+        await run_gateway(
+            config, engines, listener, warm_up=True, on_listening=lambda: _announce(config, listener, started)
+        )
+    finally:
+        for engine in engines.values():
+            await engine.stop(grace_s=1.0)
+    return 0
+
+
+async def _serve_workers(config: ServerConfig, listener: socket.socket, run_dir: Path, started: float) -> int:
+    """The parent: engines and workers are its children; it serves no HTTP itself."""
+    if config.api.uds is not None:
+        raise StartupError("api.uds: several workers cannot share a Unix socket; set api.workers to 1")
+    # The address was free a moment ago; from here on every worker binds it again with SO_REUSEPORT.
+    host, port = listener.getsockname()[:2]
+    listener.close()
+    api = config.api.model_copy(update={"host": host, "port": port})
+    config = config.model_copy(update={"api": api})
+    reserved = bind(api, reuse_port=True)  # holds the port while no worker listens; never listens itself
+    engines = await _start_or_stop(config, run_dir)
+    if engines is None:
+        return 0
+
+    workers = [Child(worker_spec(config, run_dir, index)) for index in range(api.workers)]
+    stopping = asyncio.Event()
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(signum, stopping.set)
+    try:
+        await asyncio.gather(*(worker.start() for worker in workers))
+        _announce(config, reserved, started)
+        await stopping.wait()
+        await asyncio.gather(*(worker.stop(api.shutdown_grace_s + 2) for worker in workers))
+    finally:
+        await asyncio.gather(*(worker.stop(0) for worker in workers), return_exceptions=True)
+        for engine in engines.values():
+            await engine.stop(grace_s=1.0)
+        reserved.close()
+    return 0
+
+
+async def _start_or_stop(config: ServerConfig, run_dir: Path) -> dict[str, Engine] | None:
+    """Start the engines; None when SIGTERM or SIGINT came first."""
+    context = EngineContext(
+        run_dir=run_dir,
+        progress=sys.stderr.isatty(),
+        log_level=config.api.log_level,
+        log_format=config.api.log_format,
+    )
+    starting = asyncio.create_task(start_engines(tuple(config.models), context))
+    loop = asyncio.get_running_loop()
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signum, starting.cancel)
+    try:
+        return await starting
+    except asyncio.CancelledError:
+        logger.info("stopped while starting")
+        return None
+    finally:
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(signum)
+
+
+def _announce(config: ServerConfig, listener: socket.socket, started: float) -> None:
+    api = config.api
+    if api.uds is not None:
+        where = f"unix:{api.uds}"
+    else:
+        host, port = listener.getsockname()[:2]
+        where = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        if not api.api_keys and host not in ("127.0.0.1", "::1"):
+            logger.warning("anybody who reaches %s may use it: set api.api_keys or --api-key, or bind 127.0.0.1", where)
+    names = ", ".join(model.name for model in config.models)
+    logger.info("serving %s on %s (%.1f s after start)", names, where, time.monotonic() - started)
