@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import torch
@@ -68,7 +69,7 @@ class Pager:
         """One sequence alone, cut into chunks; the logits of every token."""
         sequence = self.add(token_ids)
         edges = [0, *cuts, len(token_ids)]
-        parts = [self.step([(sequence, a, b)])[0] for a, b in zip(edges, edges[1:], strict=False)]
+        parts = [self.step([(sequence, a, b)])[0] for a, b in itertools.pairwise(edges)]
         return torch.cat(parts)
 
 

@@ -255,6 +255,21 @@ def test_commit_puts_the_known_block_in_the_place_of_a_second_copy() -> None:
     assert [kv.ref_count(block) for block in first.block_table] == [2, 2]
 
 
+def test_a_fork_in_the_step_of_a_second_copy_holds_the_known_blocks_too() -> None:
+    kv = KVCacheManager(8, 4)
+    known = computed(kv, range(4))
+    parent, child = sequence(range(8)), sequence(range(8))
+    assert kv.admit(parent, PrefixMatch())
+    kv.fork(parent, child)
+    for forked in (parent, child):
+        forked.num_computed_tokens = 8
+        kv.commit(forked)
+    assert parent.block_table == child.block_table
+    assert child.block_table[0] == known.block_table[0]
+    assert [kv.ref_count(block) for block in child.block_table] == [3, 2]
+    assert kv.num_free_blocks == 6
+
+
 def test_only_the_first_admission_counts_as_a_cache_query() -> None:
     kv = KVCacheManager(8, 4)
     running = computed(kv, range(9))

@@ -66,6 +66,15 @@ def test_tied_with_an_equal_head_tensor(tmp_path: Path) -> None:
     assert_equals_reference(tiny)
 
 
+def test_tied_with_the_head_tensor_alone(tmp_path: Path) -> None:
+    tiny = save_tiny(tmp_path, tie_word_embeddings=True)
+    edit(tmp_path, lambda t: t.update({"lm_head.weight": t.pop("model.embed_tokens.weight")}))
+    assert_equals_reference(tiny)
+    edit(tmp_path, lambda t: t.pop("lm_head.weight"))
+    with pytest.raises(SourceError, match="lack both the embedding and the output head"):
+        tiny.load()
+
+
 def test_said_to_be_tied_but_the_head_differs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     save_tiny(tmp_path, tie_word_embeddings=True)
     edit(tmp_path, lambda t: t.update({"lm_head.weight": t["model.embed_tokens.weight"].flip(0).clone()}))
@@ -193,6 +202,6 @@ def test_auto_dtype_on_a_gpu(
 
 
 def test_a_half_precision_checkpoint_in_float32_equals_transformers(tmp_path: Path) -> None:
-    tiny = save_tiny(tmp_path, tie_word_embeddings=True)
+    save_tiny(tmp_path, tie_word_embeddings=True)
     edit(tmp_path, lambda t: t.update({name: tensor.half() for name, tensor in t.items()}))
     assert_equals_reference(TinyModel(tmp_path, reload(tmp_path)))

@@ -265,6 +265,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         known = {self.slots[block * size + size - 1] for block in self.kv._block_of_hash.values()}
         assert len(known) == len(self.kv._block_of_hash), "one content is kept twice"
         assert all((salt, tokens[:-size]) in known for salt, tokens in known if len(tokens) > size)
+        for sequence in self.scheduler._running:
+            findable = [self.kv.is_shareable(block) for block in sequence.block_table]
+            assert findable == sorted(findable, reverse=True)
+            assert sum(findable) == sequence.num_committed_blocks
 
     @invariant()
     def queues_are_in_order_and_nobody_is_lost(self) -> None:
@@ -299,9 +303,13 @@ class SchedulerMachine(RuleBasedStateMachine):
 
 
 QUIET = {"deadline": None, "suppress_health_check": list(HealthCheck), "database": None}
+
+
 #: A run of 50 rules makes 30 to 60 steps of the scheduler: 5,000 and more here, over 100,000 in the slow test.
-TestSchedulerMachine = SchedulerMachine.TestCase
-TestSchedulerMachine.settings = settings(max_examples=150, stateful_step_count=50, **QUIET)
+#: A failure is made small before it is shown, which may take five minutes: hence the timeouts.
+@pytest.mark.timeout(900)
+class TestSchedulerMachine(SchedulerMachine.TestCase):  # type: ignore[name-defined, misc]
+    settings = settings(max_examples=150, stateful_step_count=50, **QUIET)
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from llm_inference.tools.bench import BenchSettings
+    from llm_inference.tools.bench import BenchSettings, Report
 
 HELP = "measure a server"
 
@@ -51,9 +51,7 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
     load = parser.add_argument_group("load")
     load.add_argument("--concurrency", type=int, metavar="N", help="clients that wait for their answers (8)")
     load.add_argument("--request-rate", type=float, metavar="R", help="send R requests a second instead, on a schedule")
-    load.add_argument(
-        "--burstiness", type=float, default=1.0, metavar="SHAPE", help="of the gamma intervals (1: Poisson)"
-    )
+    load.add_argument("--burstiness", type=float, default=1.0, metavar="SHAPE", help="of the intervals (1: Poisson)")
     load.add_argument("--warmup", type=int, default=1, metavar="N", help="requests before the measurement (1)")
     load.add_argument("--duration", type=float, metavar="SECONDS", help="send nothing new after this time")
     load.add_argument("--timeout", type=float, default=600.0, metavar="SECONDS", help="per request (600)")
@@ -68,18 +66,26 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
 def _serve(args: argparse.Namespace) -> int:
     settings = _settings(args)
     _check_outputs(args)
+    from llm_inference.errors import ConfigError
     from llm_inference.tools import bench
     from llm_inference.tools.bench.table import render
 
     report = bench.run(settings, progress=sys.stderr.isatty())
     sys.stdout.write(render(report))
+    try:
+        _write(args, report)
+    except OSError as error:
+        raise ConfigError(f"{error.filename} cannot be written: {error.strerror}") from error
+    return 0 if report.ok else 1
+
+
+def _write(args: argparse.Namespace, report: Report) -> None:
     if args.json is not None:
         args.json.write_bytes(report.to_json(with_requests=args.save_requests))
     if args.plot is not None:
         from llm_inference.tools.bench.plot import save_plot
 
         save_plot(report, args.plot)
-    return 0 if report.ok else 1
 
 
 def _settings(args: argparse.Namespace) -> BenchSettings:

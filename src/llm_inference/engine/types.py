@@ -28,7 +28,7 @@ class GenerationDefaults(msgspec.Struct, frozen=True, kw_only=True, omit_default
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How to choose tokens. None means "the model's default"; `resolve` fills those in.
 
-    Ranges are checked by `check()`, which raises `InvalidRequestError` naming the field.
+    Ranges are the business of whoever takes the values in from outside (`gateway/openai/fields.py`).
     """
 
     max_tokens: int | None = None

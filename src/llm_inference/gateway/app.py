@@ -46,6 +46,7 @@ def create_app(
         title="llm-inference",
         version=__version__,
         redirect_slashes=False,  # another spelling of a path is another path
+        docs_url=None,  # their pages load scripts from elsewhere; the document itself is at /openapi.json
         redoc_url=None,
         middleware=_middleware(settings, metrics),
         exception_handlers={LLMInferenceError: _on_error, HTTPException: _on_http_exception},

@@ -34,15 +34,15 @@ _ENFORCED = (
     "skip_special_tokens",
     "include_stop_str_in_output",
     "add_special_tokens",
+    "num_beams",
+    "length_penalty",
+    "early_stopping",
 )
 
 CAPABILITIES = Capabilities(
     fields=dict.fromkeys(_ENFORCED, "enforced"),
     reasons={
         "prompt_logprobs": "use `echo` together with `logprobs` on /v1/completions",
-        "num_beams": "beam search is not available on the native engine yet",
-        "length_penalty": "it belongs to beam search, which is not available on the native engine yet",
-        "early_stopping": "it belongs to beam search, which is not available on the native engine yet",
         "reasoning_effort": "pass the template's own switch in `chat_template_kwargs`",
     },
     tokenize=True,

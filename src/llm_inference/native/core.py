@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from llm_inference.engine.base import EngineStats
 from llm_inference.errors import EngineError, InvalidRequestError
 from llm_inference.native.batch import Batch, ModelInput
+from llm_inference.native.beam_group import BeamGroup
 from llm_inference.native.grammar import GrammarCompiler, GrammarMasks, GrammarState
 from llm_inference.native.messages import SequenceOutput
 from llm_inference.native.request import CoreRequest, SampledToken, Sequence, SequenceStatus
@@ -60,6 +61,7 @@ class EngineCore:
         self._grammar_states: dict[Sequence, GrammarState] = {}
         #: How many prompt tokens' log-probabilities were sent; a recompute after preemption sends none twice.
         self._num_prompt_logprobs: dict[str, int] = {}
+        self._beams: dict[str, BeamGroup] = {}
         self._num_steps = 0
         self._prompt_tokens = 0
         self._generation_tokens = 0
@@ -90,6 +92,8 @@ class EngineCore:
             self._grammars.check(request.sampling.grammar)
         self._scheduler.add(request, time.monotonic())
         self._sampled[request.request_id] = set()
+        if request.sampling.num_beams > 1:
+            self._beams[request.request_id] = BeamGroup(request)
         self._prompt_tokens += len(request.prompt_token_ids)
 
     def abort(self, request_id: str, index: int | None = None) -> None:
@@ -99,7 +103,7 @@ class EngineCore:
         for sequence in list(sequences):
             if index is None or sequence.index == index:
                 self._forget(sequence)
-        if index is None:
+        if not self._scheduler.is_live(request_id):
             self._drop_request(request_id)
 
     def step(self) -> StepResult:
@@ -118,14 +122,14 @@ class EngineCore:
             return result
         self._num_steps += 1
         result.outputs = self._scheduler.update(batch, sampled, time.monotonic())
+        self._advance_beams(result)
         self._generation_tokens += sum(len(output.tokens) for output in result.outputs)
         self._clean_up(batch)
         return result
 
-    def _sample(self, batch: Batch, logits: torch.Tensor, result: StepResult) -> list[list[SampledToken]]:
-        """Tokens for every sampler of every item. Prompt log-probabilities go to `result` on the way."""
-        rows: list[int] = []
-        sequences: list[Sequence] = []
+    def _sample(self, batch: Batch, logits: torch.Tensor, result: StepResult) -> list[list[SampledToken | None]]:
+        """Tokens for every sampler of every item, None for beams. Prompt log-probabilities go to `result`."""
+        drawn, beams = _Rows(), _Rows()
         next_row = 0
         for item in batch.scheduled:
             sequence = item.sequence
@@ -134,33 +138,58 @@ class EngineCore:
                 num_rows = item.num_tokens
                 self._collect_prompt_logprobs(sequence, item.start, logits[next_row : next_row + num_rows], result)
             next_row += num_rows
-            rows.extend([next_row - 1] * len(item.samplers))
-            sequences.extend(item.samplers)
-        if not sequences:
-            return [[] for _ in batch.scheduled]
-        wanted = logits if rows == list(range(logits.shape[0])) else logits[rows]
-        states = [self._grammar_state(sequence) for sequence in sequences]
+            if sequence.request.sampling.num_beams > 1:
+                for sampler in item.samplers[:1]:  # the others have just forked off and are the same
+                    beams.add(next_row - 1, sampler)
+            else:
+                for sampler in item.samplers:
+                    drawn.add(next_row - 1, sampler)
+        failures: dict[str, EngineError] = {}
+        tokens = self._draw(drawn, logits, failures)
+        self._offer(beams, logits, failures)
+        for request_id, error in failures.items():
+            self._fail(request_id, error.message, result)
+        return [[tokens.get(sampler) for sampler in item.samplers] for item in batch.scheduled]
+
+    def _draw(
+        self, rows: _Rows, logits: torch.Tensor, failures: dict[str, EngineError]
+    ) -> dict[Sequence, SampledToken | None]:
+        """One token for each row; the grammars of constrained sequences move on."""
+        if not rows.sequences:
+            return {}
+        states = [self._grammar_state(sequence) for sequence in rows.sequences]
         masks = GrammarMasks.fill(states, self._runner.vocab_size) if any(states) else None
-        failures: dict[int, EngineError] = {}
-        tokens = iter(self._sampler.sample(wanted, sequences, masks, failures=failures))
+        failed: dict[int, EngineError] = {}
+        tokens = self._sampler.sample(rows.of(logits), rows.sequences, masks, failures=failed)
         if masks is not None:
-            failures |= masks.failures
-        sampled: list[list[SampledToken]] = []
-        for item in batch.scheduled:
-            row = []
-            for sequence in item.samplers:
-                token = next(tokens)
-                row.append(token)
-                self._sampled[sequence.request.request_id].add(sequence)
-                state = self._grammar_states.get(sequence)
-                if state is not None:
-                    state.accept(token.token_id)
-            sampled.append(row)
-        for row_index, error in failures.items():
-            request_id = sequences[row_index].request.request_id
-            if request_id in self._sampled:  # a sibling's failure may have ended it already
-                self._fail(request_id, error.message, result)
-        return sampled
+            failed |= masks.failures
+        for sequence, state, token in zip(rows.sequences, states, tokens, strict=True):
+            self._sampled[sequence.request.request_id].add(sequence)
+            if state is not None:
+                state.accept(token.token_id)
+        failures |= {rows.sequences[row].request.request_id: error for row, error in failed.items()}
+        return dict(zip(rows.sequences, tokens, strict=True))
+
+    def _offer(self, rows: _Rows, logits: torch.Tensor, failures: dict[str, EngineError]) -> None:
+        """Tell each beam's group how the beam may go on."""
+        if not rows.sequences:
+            return
+        groups = [self._beams[sequence.request.request_id] for sequence in rows.sequences]
+        failed: dict[int, EngineError] = {}
+        counts = [group.num_candidates for group in groups]
+        found = self._sampler.best_continuations(rows.of(logits), rows.sequences, counts, failures=failed)
+        for sequence, group, candidates in zip(rows.sequences, groups, found, strict=True):
+            self._sampled[sequence.request.request_id].add(sequence)
+            group.offer(sequence, candidates)
+        failures |= {rows.sequences[row].request.request_id: error for row, error in failed.items()}
+
+    def _advance_beams(self, result: StepResult) -> None:
+        for request_id, group in list(self._beams.items()):
+            if group.is_complete:
+                outputs = group.advance(self._scheduler)
+                result.outputs += outputs
+                if outputs:
+                    self._drop_request(request_id)
 
     def _grammar_state(self, sequence: Sequence) -> GrammarState | None:
         grammar = sequence.request.sampling.grammar
@@ -211,6 +240,23 @@ class EngineCore:
     def _drop_request(self, request_id: str) -> None:
         self._sampled.pop(request_id, None)
         self._num_prompt_logprobs.pop(request_id, None)
+        self._beams.pop(request_id, None)
+
+
+@dataclass(slots=True)
+class _Rows:
+    """Rows of the step's logits, and whose next token each predicts."""
+
+    indices: list[int] = field(default_factory=list)
+    sequences: list[Sequence] = field(default_factory=list)
+
+    def add(self, index: int, sequence: Sequence) -> None:
+        self.indices.append(index)
+        self.sequences.append(sequence)
+
+    def of(self, logits: torch.Tensor) -> torch.Tensor:
+        """`[len(sequences), vocab]`; the logits themselves where that is all of them."""
+        return logits if self.indices == list(range(logits.shape[0])) else logits[self.indices]
 
 
 def check_healthy(result: StepResult, consecutive_failures: int, limit: int = 3) -> int:

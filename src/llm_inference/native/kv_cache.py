@@ -132,6 +132,7 @@ class KVCacheManager:
             self._reference(block_id)
         sequence.block_table = list(match.block_ids)
         sequence.block_table.extend(self._take() for _ in range(num_fresh))
+        sequence.num_committed_blocks = len(match.block_ids)
         sequence.num_computed_tokens = len(match.block_ids) * self.block_size
         if sequence.num_cached_tokens < 0:
             sequence.num_cached_tokens = sequence.num_computed_tokens
@@ -182,14 +183,11 @@ class KVCacheManager:
             return
         table = sequence.block_table
         end = sequence.num_computed_tokens // self.block_size
-        start = end
-        while start > 0 and self._block_hashes[table[start - 1]] is None:
-            start -= 1
         self._extend_hashes(sequence, end)
-        for i in range(start, end):
+        for i in range(sequence.num_committed_blocks, end):
             block_hash, own = sequence.block_hashes[i], table[i]
-            known = self._block_of_hash.get(block_hash)
-            if known is None:
+            known = self._block_of_hash.get(block_hash, own)
+            if known == own:  # or a sequence that forked off in this step has already made it known
                 self._block_of_hash[block_hash] = own
                 self._block_hashes[own] = block_hash
             else:
@@ -198,6 +196,7 @@ class KVCacheManager:
                 self._release(own)
             if self._computing.get(block_hash) is sequence:
                 del self._computing[block_hash]
+        sequence.num_committed_blocks = end
 
     def fork(self, parent: Sequence, child: Sequence) -> None:
         """Let `child` share every block of `parent`, a partly filled last one included, and its progress.
@@ -209,18 +208,19 @@ class KVCacheManager:
             self._reference(block_id)
         child.block_table = list(parent.block_table)
         child.block_hashes = list(parent.block_hashes)
+        child.num_committed_blocks = parent.num_committed_blocks
         child.num_computed_tokens = parent.num_computed_tokens
         child.num_cached_tokens = parent.num_cached_tokens
 
     def free(self, sequence: Sequence) -> None:
         """Take all blocks from `sequence`; those with a hash stay findable until they are needed. Leaves go first."""
-        first_uncommitted = sequence.num_computed_tokens // self.block_size
-        for block_hash in sequence.block_hashes[first_uncommitted:]:
+        for block_hash in sequence.block_hashes[sequence.num_committed_blocks :]:
             if self._computing.get(block_hash) is sequence:
                 del self._computing[block_hash]
         for block_id in reversed(sequence.block_table):
             self._release(block_id)
         sequence.block_table = []
+        sequence.num_committed_blocks = 0
         sequence.num_computed_tokens = 0
 
     # --- inside

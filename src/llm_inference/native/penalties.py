@@ -75,7 +75,8 @@ class Penalties:
         """Change rows of `logits [rows, vocab]` float32 in place.
 
         Repetition: a seen token's logit is divided by the penalty if positive, else multiplied by it (CTRL,
-        arXiv:1909.05858). Presence and frequency are subtracted, for tokens of the output only. Banned tokens become -inf.
+        arXiv:1909.05858). Presence and frequency are subtracted, for tokens of the output only. Banned tokens
+        become -inf.
         """
         self._apply_counts(logits, sequences)
         self._apply_bias(logits, sequences)

@@ -123,12 +123,14 @@ class Preparer:
                 param="min_tokens",
             )
         num_choices = max(resolved.n, resolved.best_of or 1)
-        if num_choices > limits.max_num_seqs:
+        if max(num_choices, resolved.num_beams) > limits.max_num_seqs:
             raise InvalidRequestError(
-                f"{num_choices} choices were asked for; this server runs at most max_num_seqs="
-                f"{limits.max_num_seqs} sequences at once",
-                param="best_of" if resolved.n < num_choices else "n",
+                f"{max(num_choices, resolved.num_beams)} sequences were asked for; this server runs at most "
+                f"max_num_seqs={limits.max_num_seqs} at once",
+                param="num_beams" if resolved.num_beams > num_choices else "best_of" if resolved.best_of else "n",
             )
+        if resolved.num_beams > 1:
+            _check_beams(sampling)
         grammar = resolved.grammar
         if output.grammar is not None:
             if grammar is not None:
@@ -137,8 +139,12 @@ class Preparer:
                 )
             grammar = output.grammar
         if grammar is not None:
-            for field_name in ("min_tokens", "ignore_eos"):
-                if getattr(resolved, field_name):
+            for field_name, is_set in (
+                ("min_tokens", resolved.min_tokens > 0),
+                ("ignore_eos", resolved.ignore_eos),
+                ("num_beams", resolved.num_beams > 1),
+            ):
+                if is_set:
                     raise InvalidRequestError(
                         f"{field_name} cannot be combined with a constrained output, which ends where its grammar ends",
                         param=field_name,
@@ -165,3 +171,20 @@ class Preparer:
             raise InvalidRequestError(
                 f"{field} holds the token id {bad}; this model's ids are 0 to {limit - 1}", param=field
             )
+
+
+def _check_beams(sampling: SamplingParams) -> None:
+    """Beam search looks for the most probable outputs; what draws at random or steers tokens does not go with it."""
+    if sampling.n > sampling.num_beams:
+        raise InvalidRequestError(
+            f"n is {sampling.n}, but a search with num_beams={sampling.num_beams} has only that many outputs", param="n"
+        )
+    for field_name, is_set in (
+        ("temperature", bool(sampling.temperature)),
+        ("best_of", sampling.best_of is not None),
+        ("seed", sampling.seed is not None),
+        ("logprobs", sampling.logprobs is not None),
+        ("min_tokens", sampling.min_tokens > 0),
+    ):
+        if is_set:
+            raise InvalidRequestError(f"{field_name} cannot be combined with num_beams", param=field_name)

@@ -63,9 +63,13 @@ class Sequence:
     block_table: list[int] = field(default_factory=list)
     #: Chain hash of each full block of `token_ids`, as far as computed so far.
     block_hashes: list[bytes] = field(default_factory=list)
+    #: How many blocks of `block_table`, from the first, others can find by their hash.
+    num_committed_blocks: int = 0
     #: Choices still to be forked from this one once its prompt is computed (n - 1 at first).
     num_pending_forks: int = 0
     num_preemptions: int = 0
+    #: Computed, and waiting for a decision on its next token (beam search): nothing to schedule until `grow`.
+    parked: bool = False
     finish_reason: FinishReason | None = None
     stop_reason: int | None = None
     first_scheduled_s: float | None = None

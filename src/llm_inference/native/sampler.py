@@ -85,6 +85,29 @@ class Sampler:
             return []
         return RawLogprobs(logits, k, self._num_valid).tokens(next_token_ids, [k] * len(next_token_ids))
 
+    @torch.inference_mode()
+    def best_continuations(
+        self,
+        logits: torch.Tensor,
+        sequences: Rows[Sequence],
+        counts: Rows[int],
+        *,
+        failures: dict[int, EngineError],
+    ) -> list[list[tuple[int, float]]]:
+        """For beam search: the `counts[i]` best next tokens of row i, best first, with their log-probabilities.
+
+        Penalties act on log-probabilities, not on logits, as in transformers' beam search. `failures` as in `sample`.
+        """
+        self._refuse_broken(logits, sequences, failures)
+        logprobs = torch.log_softmax(logits, -1)
+        if self._num_valid < self._vocab_size:
+            logprobs[:, self._num_valid :] = float("-inf")
+        if any(map(Penalties.concern, sequences)):
+            self._penalties.apply(logprobs, sequences)
+        values, token_ids = logprobs.topk(min(max(counts), self._num_valid))
+        pairs = zip(token_ids.tolist(), values.tolist(), counts, strict=True)
+        return [list(zip(ids[:count], best[:count], strict=True)) for ids, best, count in pairs]
+
     def forget(self, sequence: Sequence) -> None:
         """Drop what is held for a sequence. Unknown ones are ignored."""
         self._penalties.forget(sequence)

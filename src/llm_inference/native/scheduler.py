@@ -23,9 +23,11 @@ wait.
 **Choices.** All n choices are one sequence until its prompt is computed; in that step the others fork off and share
 its blocks.
 
-What comes later fits thus: beam search holds the sequences of one request and calls `fork` and `drop` between
-`update` and `schedule`; look-ahead (scheduling a step before the last one's tokens are known) needs positions counted
-from tokens in flight rather than from `num_computed_tokens`, nothing else here.
+**Beams.** A sequence whose token is left open in `update` (None) is parked until `grow` gives it one; `fork` and `drop`
+do the rest, between `update` and `schedule`. When parked sequences hold the blocks that others wait for, they give way.
+
+Look-ahead (scheduling a step before the last one's tokens are known) would need positions counted from tokens in
+flight rather than from `num_computed_tokens`, nothing else here.
 
 This module does not know how tokens are computed, sampled or sent.
 """
@@ -33,7 +35,9 @@ This module does not know how tokens are computed, sampled or sent.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Sequence as Rows
 from dataclasses import dataclass, field
+from itertools import islice
 
 from llm_inference.engine.base import EngineStats
 from llm_inference.engine.types import FinishReason
@@ -201,22 +205,40 @@ class Scheduler:
             del self._groups[request_id]
 
     def fork(self, parent: Sequence, index: int) -> Sequence:
-        """A running copy of a running `parent` as choice `index`, sharing its blocks. The seat is the caller's care."""
+        """A copy of a live `parent` as choice `index`, sharing what blocks it has. The seat is the caller's care."""
         child = Sequence(
             parent.request, index, list(parent.token_ids), parent.arrival_s, parent.num_prompt_tokens,
-            status=SequenceStatus.RUNNING,
+            status=parent.status,
             first_scheduled_s=parent.first_scheduled_s,
             first_token_s=parent.first_token_s,
         )  # fmt: skip
         self.kv.fork(parent, child)
         self._groups[parent.request.request_id].live[index] = child
-        insort(self._running, child, key=self._rank)
+        insort(self._running if parent.status is SequenceStatus.RUNNING else self._waiting, child, key=self._rank)
         return child
+
+    def grow(self, sequence: Sequence, token_id: int) -> None:
+        """Give a parked sequence (or its fresh fork) the next token, and let it run. Ends are the caller's care."""
+        sequence.token_ids.append(token_id)
+        sequence.parked = False
+
+    def sequences(self, request_id: str) -> list[Sequence]:
+        """The live sequences of a request, by index; none if it is not live."""
+        group = self._groups.get(request_id)
+        return [] if group is None else [group.live[index] for index in sorted(group.live)]
 
     # --- steps
 
     def schedule(self, now: float) -> Batch:
         """The next step's work; empty only if there is none. One-token items come first."""
+        while True:
+            batch = self._schedule_once(now)
+            parked = [sequence for sequence in self._running if sequence.parked]
+            if batch or not parked:
+                return batch
+            self._preempt(parked[-1])  # what the others wait for are its blocks
+
+    def _schedule_once(self, now: float) -> Batch:
         num_preemptions = self.num_preemptions
         items = self._schedule_decodes()
         budget = self.config.max_num_batched_tokens - len(items)
@@ -231,8 +253,8 @@ class Scheduler:
                 item.samplers = [sequence, *self._fork_pending(sequence)]
         return Batch(items, self.kv.take_block_copies())
 
-    def update(self, batch: Batch, sampled: list[list[SampledToken]], now: float) -> list[SequenceOutput]:
-        """Take back a computed batch. `sampled[i][j]` is the token of `batch.scheduled[i].samplers[j]`.
+    def update(self, batch: Batch, sampled: Rows[Rows[SampledToken | None]], now: float) -> list[SequenceOutput]:
+        """Take back a computed batch. `sampled[i][j]` is the token of `batch.scheduled[i].samplers[j]`; None parks it.
 
         Returns one output per sampled token, and the last one of each choice that is only scored. Sequences
         aborted since `schedule` are passed over.
@@ -246,7 +268,11 @@ class Scheduler:
                     self.kv.commit(computed)
             if item.samplers:
                 for sampler, token in zip(item.samplers, tokens, strict=True):
-                    if sampler.status is SequenceStatus.RUNNING:
+                    if sampler.status is not SequenceStatus.RUNNING:
+                        continue
+                    if token is None:
+                        sampler.parked = True
+                    else:
                         outputs.append(self._take_token(sampler, token, now))
             elif sequence.status is SequenceStatus.RUNNING and sequence.num_uncomputed_tokens == 0:
                 outputs += self._finish_scoring(sequence)
@@ -257,7 +283,7 @@ class Scheduler:
     def _check(self, request: CoreRequest) -> int:
         """The number of choices of a request that can run. Raises as `add` says."""
         sampling = request.sampling
-        num_choices = max(sampling.n, sampling.best_of or 1)
+        num_choices = max(sampling.n, sampling.best_of or 1, sampling.num_beams)
         if request.request_id in self._groups:
             raise InvalidRequestError(
                 f"Request id {request.request_id!r} is in use by a request that is not finished; choose another.",
@@ -331,7 +357,9 @@ class Scheduler:
         num_free_seats = self.config.max_num_seqs - sum(1 + s.num_pending_forks for s in self._running)
         num_seats_taken = self.config.max_num_seqs - num_free_seats
         num_kept_blocks = 0  # for those that are passed over
-        for sequence in self._waiting[: self.config.admission_window]:
+        num_free_seats -= sum(1 for s in self._waiting if s.parked)  # theirs again as soon as they grow
+        candidates = (s for s in self._waiting if not s.parked)
+        for sequence in list(islice(candidates, self.config.admission_window)):
             num_seats = 1 + sequence.num_pending_forks
             if shares.rest == 0 or num_seats > num_free_seats:
                 return

@@ -7,7 +7,8 @@ import logging
 import torch
 import torch.nn.functional as F
 
-from llm_inference.native.layers.kernels import LinearKernel, make_kernel, tensor_bytes
+from llm_inference.errors import SourceError
+from llm_inference.native.layers.kernels import DenseKernel, LinearKernel, make_kernel, tensor_bytes
 from llm_inference.native.layers.linear import Placement
 from llm_inference.native.layers.weights import WeightSlot
 
@@ -28,10 +29,12 @@ class EmbeddingAndHead:
         self._table: torch.Tensor | None = None
         self._head_weight: torch.Tensor | None = None
         self._head: LinearKernel | None = None
+        self._is_shared = False  # the head multiplies by the table itself
 
     @property
     def num_bytes(self) -> int:
-        return tensor_bytes(self._table) + (self._head.num_bytes if self._head is not None else 0)
+        assert self._head is not None
+        return self._head.num_bytes + (0 if self._is_shared else tensor_bytes(self._table))
 
     def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
         """`[tokens]` → `[tokens, hidden]` in the model's dtype."""
@@ -50,12 +53,12 @@ class EmbeddingAndHead:
         }
 
     def finish(self) -> None:
-        """After the last tensor: tie, and build the head's kernel. At least one of the two was stored if tied."""
+        """After the last tensor: tie, and build the head's kernel. Raises `SourceError` if neither tensor came."""
         placement = self._placement
         if self._table is None:
-            assert self._tied
-            assert self._head_weight is not None
             self._table = self._head_weight
+        if self._table is None:
+            raise SourceError("the weights lack both the embedding and the output head; fetch the model again")
         weight = self._head_weight
         if self._tied and weight is not None and weight is not self._table:
             if torch.equal(weight, self._table):
@@ -67,7 +70,9 @@ class EmbeddingAndHead:
                 )
         if weight is None or weight is self._table:
             weight = self._table
-        self._head = make_kernel(weight.to(placement.device, placement.dtype), None)
+        dense = weight.to(placement.device, placement.dtype)
+        self._head = make_kernel(dense, None)
+        self._is_shared = dense is self._table and isinstance(self._head, DenseKernel)
         self._head_weight = None
 
     def _store_table(self, tensor: torch.Tensor) -> None:

@@ -83,8 +83,9 @@ class LlamaForCausalLM:
         return slots
 
     def optional(self) -> frozenset[str]:
-        """Tied: the head may be absent. (A checkpoint with the head alone is refused; nobody writes one.)"""
-        return frozenset({"lm_head.weight"}) if self._spec.tie_word_embeddings else frozenset()
+        """Tied: one of the two ends may be absent; `finish` sees to it that not both are."""
+        ends = ("model.embed_tokens.weight", "lm_head.weight")
+        return frozenset(ends) if self._spec.tie_word_embeddings else frozenset()
 
     def finish(self) -> None:
         self._ends.finish()

@@ -1,0 +1,61 @@
+"""docs/operations.md against the code: metrics, fields of the request line, states, restarts."""
+
+from __future__ import annotations
+
+import logging
+from typing import get_args
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from llm_inference.engine.base import EngineStats
+from llm_inference.engine.supervisor import RestartPolicy
+from llm_inference.gateway.auth import OPEN_PATHS
+from llm_inference.gateway.health import State
+from llm_inference.gateway.record import RequestRecord
+from llm_inference.telemetry.devices import thread_environment
+from llm_inference.telemetry.metrics import Metrics
+from tests.docs.blocks import REPOSITORY, coded, section, table
+
+DOCUMENT = REPOSITORY / "docs" / "operations.md"
+
+
+def test_every_metric_is_documented_with_its_type() -> None:
+    metrics = Metrics(CollectorRegistry())
+    metrics.watch_engines(lambda: {"m": EngineStats()})
+    lines = metrics.exposition().decode().splitlines()
+    types = dict(line.split()[2:4] for line in lines if line.startswith("# TYPE"))
+    exposed = {name: kind for name, kind in types.items() if not name.endswith("_created")}
+    documented = {coded(row[0])[0]: row[1] for row in table(section(DOCUMENT, "Metrics"))}
+    assert documented == exposed
+
+
+def test_every_field_of_the_request_line_is_documented(caplog: pytest.LogCaptureFixture) -> None:
+    record = RequestRecord("r-1", Metrics(CollectorRegistry()), method="GET", path="/x", prompt="p")
+    with caplog.at_level(logging.INFO, "llm_inference.gateway.request"):
+        record.finish()
+    written = vars(caplog.records[-1])["fields"]
+    documented = [name for row in table(section(DOCUMENT, "Logs")) for name in coded(row[0])]
+    assert documented == list(written)
+
+
+def test_every_state_is_documented() -> None:
+    text = section(DOCUMENT, "Health")
+    assert [state for state in get_args(State) if state not in text] == []
+
+
+def test_restarts_are_those_of_the_policy() -> None:
+    policy = RestartPolicy()
+    text = " ".join(section(DOCUMENT, "When the engine dies").split())
+    assert f"at most {policy.max_restarts} times in {policy.window_s / 60:g} minutes" in text
+
+
+def test_open_paths_are_named() -> None:
+    assert set(coded(section(DOCUMENT, "Security"))) >= OPEN_PATHS
+
+
+def test_thread_variables_are_named() -> None:
+    text = section(DOCUMENT, "CPUs and cgroups")
+    names = thread_environment(2)
+    assert all(name in text for name in names)
+    assert f"`OMP_WAIT_POLICY={names['OMP_WAIT_POLICY']}`" in text
