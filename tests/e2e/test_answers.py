@@ -17,9 +17,7 @@ QUESTION: Any = [{"role": "user", "content": "What is the capital of France?"}]
 
 
 def post(server: RunningServer, path: str, body: dict[str, Any]) -> Any:
-    request = urllib.request.Request(
-        server.url + path, json.dumps(body).encode(), {"Content-Type": "application/json"}
-    )
+    request = urllib.request.Request(server.url + path, json.dumps(body).encode(), {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=120) as reply:
         return json.load(reply)
 
@@ -35,7 +33,12 @@ def test_paris(client: openai.OpenAI, model: str) -> None:
 def test_paris_streamed_equals_not_streamed(client: openai.OpenAI, model: str) -> None:
     whole = client.chat.completions.create(model=model, messages=QUESTION, max_tokens=32, temperature=0)
     stream = client.chat.completions.create(
-        model=model, messages=QUESTION, max_tokens=32, temperature=0, stream=True, stream_options={"include_usage": True}
+        model=model,
+        messages=QUESTION,
+        max_tokens=32,
+        temperature=0,
+        stream=True,
+        stream_options={"include_usage": True},
     )
     text, finish_reasons, usages = "", [], []
     for number, chunk in enumerate(stream):
@@ -66,7 +69,9 @@ def test_completions(server: RunningServer, client: openai.OpenAI, model: str) -
 
 def test_list_of_prompts_keeps_the_order(client: openai.OpenAI, model: str) -> None:
     prompts = ["The capital of France is", "The capital of Italy is", "2 + 2 ="]
-    alone = [client.completions.create(model=model, prompt=p, max_tokens=6, temperature=0).choices[0].text for p in prompts]
+    alone = [
+        client.completions.create(model=model, prompt=p, max_tokens=6, temperature=0).choices[0].text for p in prompts
+    ]
     together = client.completions.create(model=model, prompt=prompts, max_tokens=6, temperature=0)
     assert [choice.index for choice in together.choices] == [0, 1, 2]
     assert [choice.text for choice in together.choices] == alone

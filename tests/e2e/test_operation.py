@@ -101,9 +101,7 @@ def test_port_in_use() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        done = subprocess.run(
-            command("serve", "--port", port), capture_output=True, text=True, timeout=60, check=False
-        )
+        done = subprocess.run(command("serve", "--port", port), capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     assert "in use" in done.stderr
 
@@ -117,9 +115,7 @@ def test_the_gateway_is_light_and_torch_free(server: RunningServer) -> None:
 
 
 def test_the_core_socket_is_private(server: RunningServer) -> None:
-    [core] = [
-        pid for pid in server.children() if "native.server" in Path(f"/proc/{pid}/cmdline").read_text()
-    ]
+    [core] = [pid for pid in server.children() if "native.server" in Path(f"/proc/{pid}/cmdline").read_text()]
     setup = Path(Path(f"/proc/{core}/cmdline").read_text().split("\0")[-2])
     socket_path = setup.with_name("core.sock")
     assert socket_path.stat().st_mode & 0o777 == 0o600
@@ -130,7 +126,12 @@ async def test_sigterm_lets_running_requests_finish() -> None:
     with running_server() as server:
         async with openai.AsyncOpenAI(base_url=server.base_url, api_key="none", max_retries=0) as client:
             stream = await client.completions.create(
-                model=MODEL, prompt="Count: 1 2 3", max_tokens=60, temperature=0, stream=True, extra_body={"ignore_eos": True}
+                model=MODEL,
+                prompt="Count: 1 2 3",
+                max_tokens=60,
+                temperature=0,
+                stream=True,
+                extra_body={"ignore_eos": True},
             )
             chunks = [await anext(stream)]
             server.process.send_signal(signal.SIGTERM)
@@ -155,7 +156,11 @@ async def test_a_killed_core_comes_back() -> None:
             async def doomed() -> str:
                 try:
                     stream = await client.completions.create(
-                        model=MODEL, prompt="Count: 1 2 3", max_tokens=2000, stream=True, extra_body={"ignore_eos": True}
+                        model=MODEL,
+                        prompt="Count: 1 2 3",
+                        max_tokens=2000,
+                        stream=True,
+                        extra_body={"ignore_eos": True},
                     )
                     async for _ in stream:
                         pass
@@ -182,7 +187,9 @@ async def test_a_killed_core_comes_back() -> None:
 async def test_two_workers_share_one_core() -> None:
     with running_server(["--workers", "2"]) as server:
         cores = [pid for pid in server.children() if "native.server" in Path(f"/proc/{pid}/cmdline").read_text()]
-        workers = [pid for pid in server.children() if "llm_inference.serve.worker" in Path(f"/proc/{pid}/cmdline").read_text()]
+        workers = [
+            pid for pid in server.children() if "llm_inference.serve.worker" in Path(f"/proc/{pid}/cmdline").read_text()
+        ]
         assert len(cores) == 1
         assert len(workers) == 2
 

@@ -275,7 +275,12 @@ async def test_d5_a_huge_body_stalls_nobody(server: RunningServer, model: str) -
         async def stream() -> None:
             last = time.monotonic()
             async for number_chunk in await client.completions.create(
-                model=model, prompt="Count: 1", max_tokens=400, temperature=0, stream=True, extra_body={"ignore_eos": True}
+                model=model,
+                prompt="Count: 1",
+                max_tokens=400,
+                temperature=0,
+                stream=True,
+                extra_body={"ignore_eos": True},
             ):
                 assert number_chunk
                 now = time.monotonic()
@@ -336,7 +341,10 @@ def test_h7_a_bad_schema_harms_nobody(client: openai.OpenAI, model: str) -> None
 def test_a_schema_is_obeyed(client: openai.OpenAI, model: str) -> None:
     schema = {
         "type": "object",
-        "properties": {"city": {"enum": ["Paris", "Rome"]}, "population": {"type": "integer", "minimum": 0, "maximum": 99}},
+        "properties": {
+            "city": {"enum": ["Paris", "Rome"]},
+            "population": {"type": "integer", "minimum": 0, "maximum": 99},
+        },
         "required": ["city", "population"],
         "additionalProperties": False,
     }

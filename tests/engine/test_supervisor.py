@@ -110,7 +110,7 @@ async def test_error_of_ready_is_raised_as_it_is() -> None:
         raise StartupError("no such model")
 
     child = make_child("import time; time.sleep(60)", ready=refuse)
-    with pytest.raises(StartupError, match="^no such model$"):
+    with pytest.raises(StartupError, match=r"^no such model$"):
         await child.start()
 
 
@@ -212,7 +212,10 @@ async def test_child_dies_with_a_killed_parent(tmp_path: Path) -> None:
 
 
 async def test_last_lines_are_kept_and_long_ones_do_not_block(tmp_path: Path) -> None:
-    code = TOUCH + "[print('line', i) for i in range(1000)]; print('x' * 3_000_000); print('end', flush=True); time.sleep(60)"
+    code = (
+        TOUCH
+        + "[print('line', i) for i in range(1000)]; print('x' * 3_000_000); print('end', flush=True); time.sleep(60)"
+    )
     child = make_child(code, tmp_path / "ready")
     await child.start()
     await until(lambda: child.last_lines[-1:] == ["end"])

@@ -62,7 +62,7 @@ def test_the_users_number_is_too_small_for_one_sequence() -> None:
 
 
 def test_the_users_number_is_more_than_there_is() -> None:
-    with pytest.raises(OutOfMemoryError, match="20.00 GiB can be used"):
+    with pytest.raises(OutOfMemoryError, match=r"20\.00 GiB can be used"):
         plan(kv_cache_bytes=16 * GIB)
 
 

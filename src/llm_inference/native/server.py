@@ -57,15 +57,16 @@ class CoreServer:
         """Leave the loop after the current step. Fits `signal.signal`."""
         self._stopping = True
 
-    def refuse(self, error: StartupError, timeout_s: float = 2.0) -> None:
-        """Tell every front that says hello within `timeout_s` why there is no core; returns after the first."""
+    def refuse(self, error: StartupError, timeout_s: float = 2.0) -> bool:
+        """Tell the first front that says hello why there is no core. False if none came within `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         while (left := deadline - time.monotonic()) > 0 and not self._stopping:
             if self._socket.poll(int(left * 1000)):
                 front, message = self._receive()
                 if isinstance(message, Hello):
                     self._send(front, Failed(type(error).__name__, error.message))
-                    return
+                    return True
+        return False
 
     def run(self, core: EngineCore, report: CoreReport) -> None:
         """The loop. Raises `EngineError` when steps keep failing: the process is then better restarted."""
@@ -178,14 +179,10 @@ def main() -> int:
 
         try:
             core, report = build_core(setup)
-        except StartupError as exc:
-            server.refuse(exc)
-            print(f"error: {exc.message}", file=sys.stderr)
-            return StartupError.exit_code
-        except MemoryError:
-            error = OutOfMemoryError("the machine ran out of memory while the model was loaded")
-            server.refuse(error)
-            print(f"error: {error.message}", file=sys.stderr)
+        except (StartupError, MemoryError) as exc:
+            error = exc if isinstance(exc, StartupError) else OutOfMemoryError("no memory left to load the model into")
+            if not server.refuse(error):  # else the front says it, once
+                print(f"error: {error.message}", file=sys.stderr)
             return StartupError.exit_code
         # Everything loaded lives as long as the process: keep the collector from walking it at every full pass.
         gc.collect()
