@@ -9,7 +9,7 @@ from llm_inference.tools.bench.loop_lag import watched_loop
 async def test_a_blocked_loop_shows() -> None:
     async with watched_loop() as lag:
         await asyncio.sleep(0.03)
-        time.sleep(0.08)  # noqa: ASYNC251 - what is to be noticed
+        time.sleep(0.08)
         await asyncio.sleep(0.03)
         busy_until = time.process_time() + 0.02
         while time.process_time() < busy_until:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llm_inference.tools.bench.sse import EventReader
@@ -25,6 +25,7 @@ def test_every_kind_of_line() -> None:
     assert EventReader().feed(STREAM) == EVENTS
 
 
+@settings(deadline=None)
 @given(st.sets(st.integers(0, len(STREAM)), max_size=12))
 def test_cuts_change_nothing(cuts: set[int]) -> None:
     reader = EventReader()

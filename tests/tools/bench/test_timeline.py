@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tools.bench.timelines import failed, timeline
@@ -44,6 +44,7 @@ def test_the_servers_count_decides_the_time_per_token() -> None:
     assert one.inter_token_s() == [1.0, 1.0]
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.floats(0.001, 10), st.integers(1, 50)), min_size=1, max_size=30),
     st.floats(0, 100),
