@@ -6,7 +6,8 @@
     for output in llm.generate(["The capital of France is"], SamplingParams(max_tokens=16, temperature=0)):
         print(output.text)
 
-It drives the same core as the service does, step by step; a list of prompts is split over `max_batch_size`.
+It drives the same core as the service does, step by step. Of a long list at most `max_batch_size` prompts are in the
+core at a time; as one is finished, the next goes in.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from __future__ import annotations
 import itertools
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -38,6 +40,7 @@ from llm_inference.errors import EngineError
 from llm_inference.native.answer import Answer
 from llm_inference.native.messages import SequenceOutput
 from llm_inference.native.plan import make_plan
+from llm_inference.native.request import CoreRequest
 from llm_inference.native.wire import PromptLogprobs
 
 
@@ -62,6 +65,8 @@ class RequestOutput:
     prompt_token_ids: tuple[int, ...]
     outputs: list[Completion]
     usage: Usage
+    #: An entry for every prompt token, where `SamplingParams.prompt_logprobs` asked for it.
+    prompt_logprobs: tuple[TokenLogprob, ...] | None = None
 
     @property
     def text(self) -> str:
@@ -118,12 +123,14 @@ class LLM:
             GenerateRequest(request_id=str(next(self._ids)), model=self._info.name, prompt=prompt, sampling=params)
             for prompt, params in zip(batch, sampling, strict=True)
         ]
-        size = self._info.max_batch_size or len(requests) or 1
-        outputs: list[RequestOutput] = []
+        prepared = [self._preparer.prepare(request, request.request_id) for request in requests]
+        answers = {
+            request.request_id: _Collected(request, Answer(request, one, self._preparer.tokenizer))
+            for request, one in zip(requests, prepared, strict=True)
+        }
         with tqdm(total=len(requests), desc="prompts", disable=not self._progress, leave=False) as bar:
-            for start in range(0, len(requests), size):
-                outputs.extend(self._run(requests[start : start + size], bar))
-        return outputs
+            self._run(deque(one.core_request for one in prepared), answers, bar)
+        return [answers[request.request_id].result() for request in requests]
 
     def chat(
         self,
@@ -159,33 +166,30 @@ class LLM:
         """Drop the weights and the cache; the object is of no use afterwards."""
         del self._core
 
-    def _run(self, requests: Sequence[GenerateRequest], bar: tqdm[Any]) -> Iterator[RequestOutput]:
-        prepared = [self._preparer.prepare(request, request.request_id) for request in requests]
-        collected = {
-            request.request_id: _Collected(request, Answer(request, one, self._preparer.tokenizer))
-            for request, one in zip(requests, prepared, strict=True)
-        }
-        unfinished = set(collected)
+    def _run(self, waiting: deque[CoreRequest], answers: Mapping[str, _Collected], bar: tqdm[Any]) -> None:
+        """Drive the core until all are answered, with at most `max_batch_size` of them in it at a time."""
+        size = self._info.max_batch_size or len(waiting)
+        running: set[str] = set()
         try:
-            for one in prepared:
-                self._core.add(one.core_request)
-            while unfinished:
+            while waiting or running:
+                while waiting and len(running) < size:
+                    request = waiting.popleft()
+                    self._core.add(request)
+                    running.add(request.request_id)
                 result = self._core.step()
                 if result.failures:
                     raise EngineError(result.failures[0].message)
                 items: list[SequenceOutput | PromptLogprobs] = [*result.prompt_logprobs, *result.outputs]
                 for item in items:
-                    entry = collected[item.request_id]
-                    entry.take(item)
-                    for index in entry.answer.stopped_by_text():
+                    answer = answers[item.request_id].take(item)
+                    for index in answer.stopped_by_text():
                         self._core.abort(item.request_id, index)
-                    if entry.answer.finished and item.request_id in unfinished:
-                        unfinished.discard(item.request_id)
+                    if answer.finished and item.request_id in running:
+                        running.discard(item.request_id)
                         bar.update()
         finally:
-            for request_id in unfinished:
+            for request_id in running:
                 self._core.abort(request_id)
-        return (collected[request.request_id].result() for request in requests)
 
 
 class _Collected:
@@ -198,7 +202,7 @@ class _Collected:
         self._prompt_token_ids: tuple[int, ...] = ()
         self._usage = Usage()
 
-    def take(self, item: SequenceOutput | PromptLogprobs) -> None:
+    def take(self, item: SequenceOutput | PromptLogprobs) -> Answer:
         for delta in self.answer.take([item]):
             choice = self._choices[delta.index]
             choice.text += delta.text
@@ -212,9 +216,16 @@ class _Collected:
             if delta.prompt_token_ids is not None:
                 self._prompt_token_ids = delta.prompt_token_ids
             self._usage = delta.usage or self._usage
+        return self.answer
 
     def result(self) -> RequestOutput:
-        return RequestOutput(self._request.prompt, self._prompt_token_ids, self._choices, self._usage)
+        return RequestOutput(
+            self._request.prompt,
+            self._prompt_token_ids,
+            self._choices,
+            self._usage,
+            self.answer.prompt_logprobs(),
+        )
 
 
 def _join_calls(calls: tuple[ToolCallDelta, ...], fragments: tuple[ToolCallDelta, ...]) -> tuple[ToolCallDelta, ...]:

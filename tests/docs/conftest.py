@@ -37,8 +37,4 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def environment() -> dict[str, str]:
     """A reader's environment: the commands of this virtual environment, no progress bars."""
     binaries = os.path.dirname(sys.executable)
-    return {
-        **os.environ,
-        "PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}",
-        "VIRTUAL_ENV": str(Path(binaries).parent),
-    }
+    return {**os.environ, "PATH": os.pathsep.join((binaries, os.environ["PATH"]))}

@@ -234,7 +234,7 @@ def test_d1_a_client_that_leaves_frees_its_work(server: RunningServer, client: o
     while gauge(server, "llm_inference_num_requests_running") > 0:
         assert time.monotonic() < deadline, "the abandoned request still runs"
         time.sleep(0.05)
-    assert gauge(server, "llm_inference_kv_cache_usage") == 0
+    assert gauge(server, "llm_inference_kv_cache_usage_ratio") == 0
 
 
 def test_d2_a_bad_request_to_stream_is_plain_json(client: openai.OpenAI, model: str) -> None:
@@ -390,3 +390,33 @@ def test_a_required_tool_is_called(client: openai.OpenAI, model: str) -> None:
                 if fragment.index == 0 and fragment.function is not None:
                     arguments += fragment.function.arguments or ""
     assert json.loads(arguments) == json.loads(call.function.arguments)
+
+
+async def test_a_short_request_does_not_wait_for_long_ones(server: RunningServer, model: str) -> None:
+    async with openai.AsyncOpenAI(base_url=server.base_url, api_key="none", max_retries=0, timeout=120) as client:
+
+        async def long(number: int) -> None:
+            await client.completions.create(
+                model=model, prompt=f"{number}:", max_tokens=400, temperature=0, extra_body={"ignore_eos": True}
+            )
+
+        running = [asyncio.create_task(long(number)) for number in range(2)]
+        await asyncio.sleep(0.5)
+        reply = await client.completions.create(model=model, prompt="2 + 2 =", max_tokens=1, temperature=0)
+        assert reply.choices[0].finish_reason == "length"
+        assert not any(task.done() for task in running), "the short one came first"
+        await asyncio.gather(*running)
+
+
+def test_beam_search(client: openai.OpenAI, model: str) -> None:
+    reply = client.completions.create(
+        model=model, prompt="The capital of France is", n=2, max_tokens=8, extra_body={"num_beams": 3}
+    )
+    assert [choice.index for choice in reply.choices] == [0, 1]
+    assert "Paris" in reply.choices[0].text
+    assert reply.choices[0].text != reply.choices[1].text
+    assert reply.usage is not None
+    assert reply.usage.completion_tokens == 16
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.completions.create(model=model, prompt="x", temperature=0.7, extra_body={"num_beams": 3})
+    assert caught.value.param == "temperature"

@@ -54,4 +54,7 @@ def test_cpus_are_bounded_by_the_quota(tmp_path: Path) -> None:
     assert available_cpus(tmp_path / "none") == cores
     assert available_cpus(write(tmp_path / "max", {"cpu.max": "max 100000\n"})) == cores
     assert available_cpus(write(tmp_path / "half", {"cpu.max": "50000 100000\n"})) == 1
-    assert available_cpus(write(tmp_path / "v1", {"cpu/cpu.cfs_quota_us": "100000", "cpu/cpu.cfs_period_us": "100000"})) == 1
+    assert (
+        available_cpus(write(tmp_path / "v1", {"cpu/cpu.cfs_quota_us": "100000", "cpu/cpu.cfs_period_us": "100000"}))
+        == 1
+    )

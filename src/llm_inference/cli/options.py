@@ -51,7 +51,7 @@ API_FLAGS = (
     Flag("--workers", ("api", "workers"), "gateway processes (1)", int, "N"),
     Flag("--max-concurrent-requests", ("api", "max_concurrent_requests"), "more are refused with 503", int, "N"),
     Flag("--shutdown-grace-s", ("api", "shutdown_grace_s"), "time to finish after SIGTERM (30)", float, "SECONDS"),
-    Flag("--log-prompts", ("api", "log_prompts"), "write prompts and answers to the log", constant=True),
+    Flag("--log-prompts", ("api", "log_prompts"), "write prompts to the log", constant=True),
 )
 LOG_FLAGS = (
     Flag("--log-level", ("api", "log_level"), "debug, info, warning, error or critical", metavar="LEVEL"),
@@ -73,7 +73,7 @@ MODEL_FLAGS = (
     Flag("--device", ("model", "device"), "auto, cpu, cuda, …"),
     Flag("--tokenizer", ("model", "tokenizer"), "where it is not the model's own", metavar="PATH"),
     Flag("--chat-template", ("model", "chat_template"), "a Jinja template, or the path of one", metavar="TEMPLATE"),
-    Flag("--trust-remote-code", ("model", "trust_remote_code"), "run code that comes with the model", constant=True),
+    Flag("--trust-remote-code", ("model", "trust_remote_code"), "let a hub repository's *.py files come along (native runs none)", constant=True),
     Flag("--no-warmup", ("model", "warmup"), "be ready without a warm-up", constant=False),
 )
 _ALL = (*API_FLAGS, *LOG_FLAGS, *MODEL_FLAGS)

@@ -72,7 +72,7 @@ class ApiConfig(_Section):
     workers: int = Field(default=1, ge=1, le=256, description="Gateway processes; they share the models.")
     log_level: LogLevel = "info"
     log_format: Literal["auto", "json", "console"] = Field(default="auto", description="auto: console on a terminal.")
-    log_prompts: bool = Field(default=False, description="Write prompts and answers to the log.")
+    log_prompts: bool = Field(default=False, description="Write prompts to the log.")
 
     @field_validator("host")
     @classmethod
@@ -127,13 +127,16 @@ class ModelConfig(_Section):
     tokenizer: Text | None = Field(default=None, description="Directory or file, where it is not the model's own.")
     chat_template: Text | None = Field(default=None, description="A Jinja template, or the path of one.")
     trust_remote_code: bool = Field(
-        default=False, description="Run code that comes with the model. Only if you read it."
+        default=False, description="Let *.py files of a hub repository come along, for engines that run them. Native runs none."
     )
     tool_parser: Text = Field(default="auto", description="auto, none, or a parser's name.")
     reasoning_parser: Text = Field(default="auto", description="auto, none, or a parser's name.")
 
     max_num_seqs: int | None = Field(default=None, ge=1, description="Sequences that run at once.")
     max_num_batched_tokens: int | None = Field(default=None, ge=1, description="Tokens computed in one step.")
+    max_prefill_tokens_with_decodes: int | None = Field(
+        default=None, ge=1, description="Prompt tokens in a step that also decodes: bounds the gaps of running streams."
+    )
     max_batch_size: int | None = Field(default=None, ge=1, description="Prompts in one batch call; null: max_num_seqs.")
     enable_prefix_caching: bool = Field(default=True, description="Reuse the computed beginnings of prompts.")
     block_size: int | None = Field(default=None, ge=1, le=1024, description="Tokens in one block of the KV cache.")

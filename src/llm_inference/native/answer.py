@@ -61,6 +61,18 @@ class Answer:
     def finished(self) -> bool:
         return all(choice.finished for choice in self._choices)
 
+    def prompt_logprobs(self) -> tuple[TokenLogprob, ...] | None:
+        """An entry for every prompt token, once the prompt is computed; None where none were asked for."""
+        if self._core_request.sampling.prompt_logprobs is None:
+            return None
+        first = SampledToken(self._core_request.prompt_token_ids[0])
+        detokenizer = self._tokenizer.detokenizer((), skip_special_tokens=False)
+        entries, offset = [], 0
+        for token in (first, *self._prompt_logprobs):
+            entries.append(describe(self._tokenizer, token, offset))
+            offset += len(detokenizer.add((token.token_id,)))
+        return tuple(entries)
+
     def stopped_by_text(self) -> list[int]:
         """Choices that ended on a stop string since the last call; the core still runs them."""
         indices, self._to_abort = self._to_abort, []
@@ -128,16 +140,7 @@ class Answer:
 
     def _echo(self, index: int) -> Delta:
         """The prompt as the first delta of a choice, with its log-probabilities where they were asked for."""
-        logprobs: tuple[TokenLogprob, ...] | None = None
-        if self._core_request.sampling.prompt_logprobs is not None:
-            token_ids = self._core_request.prompt_token_ids
-            detokenizer = self._tokenizer.detokenizer((), skip_special_tokens=False)
-            entries, offset = [], 0
-            for token in (SampledToken(token_ids[0]), *self._prompt_logprobs):
-                entries.append(describe(self._tokenizer, token, offset))
-                offset += len(detokenizer.add((token.token_id,)))
-            logprobs = tuple(entries)
-        return Delta(index=index, text=self._echo_text, logprobs=logprobs)
+        return Delta(index=index, text=self._echo_text, logprobs=self.prompt_logprobs())
 
     def _release(self, deltas: list[Delta]) -> list[Delta]:
         """best_of: keep everything back until the best are known, then renumber them."""

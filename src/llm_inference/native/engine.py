@@ -100,7 +100,7 @@ class NativeEngine:
         stalled_s = self._client.stalled_s
         if stalled_s > STALLED_AFTER_S:
             reason = f"requests are in flight and no step has completed for {stalled_s:.0f} s"
-            return Health(live=False, ready=False, progressing=False, reason=reason)
+            return Health(live=True, ready=False, progressing=False, reason=reason)
         if not self._client.connected:
             if self._failure_file.exists():
                 return Health(live=False, ready=False, reason=self._failure_file.read_text())
