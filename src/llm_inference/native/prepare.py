@@ -6,12 +6,14 @@ Runs in a thread pool, since a prompt may be megabytes. No sockets, no torch.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
 from llm_inference.engine.types import ChatPrompt, GenerateRequest, GenerationDefaults, Prompt, SamplingParams
 from llm_inference.errors import ContextLengthError, InvalidRequestError
 from llm_inference.native.grammar import GrammarCompiler
+from llm_inference.native.logits_processors import check_names
 from llm_inference.native.parsing import PLAIN_TEXT, ModelFormats, OutputFormat, output_format, with_allowed_tools
 from llm_inference.native.request import CoreRequest
 from llm_inference.text.chat import encode_chat
@@ -25,6 +27,8 @@ class Limits:
     max_model_len: int
     max_num_seqs: int
     num_valid_tokens: int
+    #: Whether every character of a text is in some token. Encoders' tokenizers drop spaces and whole unknown words.
+    tokens_cover_text: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,7 @@ class Preparer:
     limits: Limits
     formats: ModelFormats
     grammars: GrammarCompiler | None  # None: this model cannot be constrained
+    processors: tuple[str, ...] = ()  # names of the logits processors that are installed
 
     def prepare(self, request: GenerateRequest, core_id: str) -> Prepared:
         """Raises `InvalidRequestError` naming the field, `ContextLengthError` when prompt and output do not fit."""
@@ -68,9 +73,10 @@ class Preparer:
     def encode(self, prompt: Prompt, *, add_special_tokens: bool = True) -> tuple[int, ...]:
         """Token ids of a prompt, at least one. An empty text becomes BOS where the model has one."""
         if isinstance(prompt, ChatPrompt):
+            self._refuse_hopeless(sum(map(_num_chars, prompt.messages)), "messages")
             token_ids = tuple(encode_chat(self.tokenizer, prompt))
         elif isinstance(prompt, str):
-            self._refuse_hopeless(prompt)
+            self._refuse_hopeless(len(prompt), "prompt")
             token_ids = tuple(self.tokenizer.encode(prompt, add_special_tokens=add_special_tokens))
         else:
             token_ids = prompt
@@ -82,17 +88,17 @@ class Preparer:
             token_ids = (bos,)
         return token_ids
 
-    def _refuse_hopeless(self, text: str) -> None:
+    def _refuse_hopeless(self, num_chars: int, param: str) -> None:
         """A text that cannot fit whatever the tokenizer makes of it is refused before it costs seconds.
 
         No token stands for more characters than the longest vocabulary entry has.
         """
         longest = self.tokenizer.max_token_chars
-        if len(text) > longest * self.limits.max_model_len:
+        if self.limits.tokens_cover_text and num_chars > longest * self.limits.max_model_len:
             raise ContextLengthError(
                 f"This model's maximum context length is {self.limits.max_model_len} tokens; the prompt has "
-                f"{len(text)} characters, which are more tokens than that. Shorten the prompt.",
-                param="prompt",
+                f"{num_chars} characters, which are more tokens than that. Shorten the prompt.",
+                param=param,
             )
 
     def _sampling(self, request: GenerateRequest, num_prompt_tokens: int, output: OutputFormat) -> SamplingParams:
@@ -115,6 +121,7 @@ class Preparer:
             )
         self.check_ids(sampling.stop_token_ids, "stop_token_ids")
         self.check_ids(tuple(sampling.logit_bias or ()), "logit_bias")
+        check_names(sampling.logits_processors, self.processors)
         resolved = sampling.resolve(self.defaults)
         max_tokens = room if resolved.max_tokens is None else min(resolved.max_tokens, room)
         if resolved.min_tokens > max_tokens:
@@ -173,6 +180,15 @@ class Preparer:
             )
 
 
+def _num_chars(message: dict[str, Any]) -> int:
+    """Characters of a message's content, text or parts."""
+    content = message.get("content")
+    if isinstance(content, str):
+        return len(content)
+    parts = content if isinstance(content, list) else ()
+    return sum(len(part["text"]) for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str))
+
+
 def _check_beams(sampling: SamplingParams) -> None:
     """Beam search looks for the most probable outputs; what draws at random or steers tokens does not go with it."""
     if sampling.n > sampling.num_beams:
@@ -185,6 +201,7 @@ def _check_beams(sampling: SamplingParams) -> None:
         ("seed", sampling.seed is not None),
         ("logprobs", sampling.logprobs is not None),
         ("min_tokens", sampling.min_tokens > 0),
+        ("logits_processors", bool(sampling.logits_processors)),
     ):
         if is_set:
             raise InvalidRequestError(f"{field_name} cannot be combined with num_beams", param=field_name)

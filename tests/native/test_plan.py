@@ -1,0 +1,143 @@
+"""From a model's configuration to a plan, on the default model's real directory."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from llm_inference.config.schema import ModelConfig
+from llm_inference.errors import ConfigError, OutOfMemoryError, StartupError, UnsupportedModelError
+from llm_inference.native import plan as plan_module
+from llm_inference.native.plan import NativePlan, make_plan
+
+GIB = 2**30
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two CPUs, 8 GiB free, no GPU, whatever the test runs on."""
+    monkeypatch.setattr(plan_module, "available_memory_bytes", lambda: 8 * GIB)
+    monkeypatch.setattr(plan_module, "available_cpus", lambda: 2)
+    monkeypatch.setattr(plan_module, "has_nvidia_gpu", lambda: False)
+
+
+@pytest.fixture
+def changed(default_model_dir: Path, tmp_path: Path) -> Path:
+    """The default model with files that a test may rewrite."""
+    for file in default_model_dir.iterdir():
+        if file.suffix == ".safetensors":
+            (tmp_path / file.name).symlink_to(file)
+        else:
+            shutil.copy(file, tmp_path / file.name)
+    return tmp_path
+
+
+def plan(directory: Path, **options: Any) -> NativePlan:
+    return make_plan(ModelConfig.model_validate({"model": str(directory), **options}), progress=False)
+
+
+def rewrite(file: Path, **changes: Any) -> None:
+    content = json.loads(file.read_text()) if file.exists() else {}
+    file.write_text(json.dumps({**content, **changes}))
+
+
+def test_defaults_on_a_cpu(default_model_dir: Path) -> None:
+    result = plan(default_model_dir)
+    setup = result.setup
+    assert (setup.device, setup.precision, setup.quantization) == ("cpu", "float32", None)
+    assert setup.max_model_len == 8192
+    assert setup.num_threads == 2
+    assert setup.num_valid_tokens == 49152
+    # Keys and values of 30 layers, 3 heads of 64, in 4 bytes: 46,080 bytes a token.
+    assert setup.num_kv_blocks == 4 * GIB // (16 * 46_080)
+    assert result.info.max_batch_size == setup.max_num_seqs == 64
+    assert result.core_env["OMP_NUM_THREADS"] == "2"
+
+
+def test_what_is_configured_is_taken(default_model_dir: Path) -> None:
+    result = plan(
+        default_model_dir,
+        max_model_len=1024,
+        max_num_seqs=4,
+        max_batch_size=3,
+        block_size=32,
+        kv_cache_memory="256MiB",
+        enable_prefix_caching=False,
+        precision="int8",
+        generation={"temperature": 0.5},
+    )
+    setup = result.setup
+    assert (setup.max_model_len, setup.max_num_seqs, setup.block_size) == (1024, 4, 32)
+    assert setup.num_kv_blocks == 256 * 2**20 // (32 * 46_080)
+    assert not setup.enable_prefix_caching
+    assert (setup.precision, setup.quantization, result.info.precision) == ("float32", "int8", "int8")
+    assert result.info.max_batch_size == 3
+    assert result.defaults.temperature == 0.5
+
+
+def test_generation_config_is_honoured_below_the_yaml(changed: Path) -> None:
+    rewrite(
+        changed / "generation_config.json",
+        eos_token_id=[2, 0],
+        do_sample=True,
+        temperature=0.6,
+        top_k=40,
+        repetition_penalty=1.1,
+        max_new_tokens=77,
+    )
+    result = plan(changed, generation={"temperature": 0.9, "presence_penalty": 0.5})
+    assert set(result.setup.eos_token_ids) == {2, 0}
+    defaults = result.defaults
+    assert (defaults.temperature, defaults.top_k, defaults.repetition_penalty) == (0.9, 40, 1.1)
+    assert (defaults.presence_penalty, defaults.max_tokens) == (0.5, 77)
+
+
+def test_a_plan_survives_being_written_down(default_model_dir: Path) -> None:
+    result = plan(default_model_dir)
+    assert msgspec.json.decode(msgspec.json.encode(result), type=NativePlan) == result
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "message"),
+    [
+        ({"tensor_parallel_size": 2}, ConfigError, "tensor_parallel_size"),
+        ({"replicas": 2}, ConfigError, "replicas"),
+        ({"engine_args": {"x": 1}}, ConfigError, "engine_args"),
+        ({"compile": True}, ConfigError, "compile"),
+        ({"device": "tpu"}, ConfigError, "'tpu' is unknown"),
+        ({"max_model_len": 10_000}, ConfigError, "at most 8192"),
+        ({"quantization": "awq"}, UnsupportedModelError, "int8, int4"),
+        ({"kv_cache_memory": "1MiB"}, OutOfMemoryError, "max_model_len to at most"),
+        ({"kv_cache_memory": "9GiB"}, OutOfMemoryError, "can be used"),
+        ({"tool_parser": "no-such"}, ConfigError, "no-such"),
+    ],
+)
+def test_refusals(default_model_dir: Path, options: dict[str, Any], kind: type[StartupError], message: str) -> None:
+    with pytest.raises(kind, match=message):
+        plan(default_model_dir, **options).make_preparer()
+
+
+def test_too_little_memory_says_what_would_fit(default_model_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan_module, "available_memory_bytes", lambda: 1000 * 2**20)
+    with pytest.raises(OutOfMemoryError, match="max_model_len to at most") as caught:
+        plan(default_model_dir)
+    assert "for weights" in caught.value.message
+
+
+def test_a_quantized_checkpoint_is_refused_with_what_can_serve_it(changed: Path) -> None:
+    rewrite(changed / "config.json", quantization_config={"quant_method": "awq", "bits": 4})
+    with pytest.raises(UnsupportedModelError, match=r"awq.*vllm"):
+        plan(changed)
+
+
+def test_a_model_without_eos_cannot_be_constrained(changed: Path) -> None:
+    rewrite(changed / "config.json", eos_token_id=None)
+    (changed / "generation_config.json").unlink(missing_ok=True)
+    rewrite(changed / "tokenizer_config.json", eos_token=None)
+    (changed / "special_tokens_map.json").unlink(missing_ok=True)
+    assert plan(changed).make_preparer().grammars is None
