@@ -14,8 +14,8 @@ import uvicorn
 from prometheus_client import CollectorRegistry
 
 from llm_inference.config.schema import ApiConfig, ModelConfig, ServerConfig
-from llm_inference.engine.base import Engine
-from llm_inference.engine.types import GenerateRequest, SamplingParams
+from llm_inference.engine.base import Embeds, Engine
+from llm_inference.engine.types import EmbedRequest, GenerateRequest, SamplingParams
 from llm_inference.errors import LLMInferenceError
 from llm_inference.gateway.app import create_app
 from llm_inference.gateway.settings import GatewaySettings
@@ -44,6 +44,7 @@ async def run_gateway(
             loop="none",
             http="httptools",
             log_config=None,
+            log_level="warning",  # its start and stop lines say less than ours
             access_log=False,
             lifespan="off",
             ws="none",
@@ -110,8 +111,9 @@ def gateway_settings(api: ApiConfig, aliases: Mapping[str, str]) -> GatewaySetti
 
 
 async def _warm_up(models: tuple[ModelConfig, ...], engines: Mapping[str, Engine], done: Callable[[], None]) -> None:
-    """A few tokens for each warm-up prompt: first-use costs are paid before the first user comes."""
+    """A few tokens for each warm-up prompt, or a vector: first-use costs are paid before the first user comes."""
     for model in models:
+        engine = engines[model.name]
         begun = time.monotonic()
         for number, prompt in enumerate(model.warmup):
             request = GenerateRequest(
@@ -121,8 +123,11 @@ async def _warm_up(models: tuple[ModelConfig, ...], engines: Mapping[str, Engine
                 sampling=SamplingParams(max_tokens=WARMUP_TOKENS, temperature=0.0, ignore_eos=True),
             )
             try:
-                async for _ in engines[model.name].generate(request):
-                    pass
+                if engine.capabilities.generate:
+                    async for _ in engine.generate(request):
+                        pass
+                elif isinstance(engine, Embeds):
+                    await engine.embed(EmbedRequest(request_id=request.request_id, model=model.name, inputs=(prompt,)))
             except LLMInferenceError as exc:
                 logger.warning("warm-up prompt %d of %s failed: %s", number, model.name, exc.message)
         if model.warmup:

@@ -31,14 +31,16 @@ from llm_inference.serve.engines import run_directory, start_engines
 from llm_inference.serve.http import run_gateway
 from llm_inference.serve.listener import bind
 from llm_inference.serve.worker import worker_spec
-from llm_inference.telemetry.logging import configure_logging
+from llm_inference.telemetry.logging import configure_logging, resolve_format
 
 logger = logging.getLogger(__name__)
 
 
 def run(config: ServerConfig) -> int:
     """Serve until told to stop; the exit code. Raises `StartupError` when the service cannot start."""
-    configure_logging(config.api.log_level, config.api.log_format, sys.stderr)
+    log_format = resolve_format(config.api.log_format, sys.stderr)
+    config = config.model_copy(update={"api": config.api.model_copy(update={"log_format": log_format})})
+    configure_logging(config.api.log_level, log_format, sys.stderr)
     started = time.monotonic()
     listener = bind(config.api)
     try:

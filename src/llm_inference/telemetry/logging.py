@@ -45,7 +45,7 @@ def configure_logging(level: str = "info", format: LogFormat = "auto", stream: T
     """
     stream = sys.stderr if stream is None else stream
     handler = _SafeHandler(stream)
-    handler.setFormatter(ConsoleFormatter() if _is_console(format, stream) else JsonFormatter())
+    handler.setFormatter(ConsoleFormatter() if resolve_format(format, stream) == "console" else JsonFormatter())
     root = logging.getLogger()
     for old in [one for one in root.handlers if isinstance(one, _SafeHandler)]:
         root.removeHandler(old)
@@ -60,8 +60,11 @@ def configure_logging(level: str = "info", format: LogFormat = "auto", stream: T
     logging.captureWarnings(True)
 
 
-def _is_console(format: LogFormat, stream: TextIO) -> bool:
-    return format == "console" or (format == "auto" and stream.isatty())
+def resolve_format(format: LogFormat, stream: TextIO) -> Literal["json", "console"]:
+    """What "auto" means for `stream`. A parent settles it for its children, whose stderr is a pipe to the parent."""
+    if format == "auto":
+        return "console" if stream.isatty() else "json"
+    return format
 
 
 class _SafeHandler(_StreamHandler):
