@@ -1,4 +1,4 @@
-"""What batching gains: the same 64 requests one at a time and 16 at a time, and transformers' single stream beside them.
+"""What batching gains: 64 requests one at a time and 16 at a time, and transformers' single stream beside them.
 
     python benchmarks/continuous_batching.py [--rounds 1] [--json FILE]
 
@@ -17,9 +17,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from tests.e2e.server import running_server
+
 from llm_inference.sources.resolve import DEFAULT_SOURCE, resolve
 from llm_inference.tools.bench import BenchSettings, Lengths, run
-from tests.e2e.server import running_server
 
 NUM_REQUESTS = 64
 CONCURRENCY = 16
@@ -57,7 +58,8 @@ def transformers_rate(num_tokens: int = 128) -> float:
         ids = torch.randint(1000, 20000, (1, 264))
         begun = time.perf_counter()
         with torch.inference_mode():
-            model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=num_tokens, do_sample=False, pad_token_id=0)
+            options = {"max_new_tokens": num_tokens, "do_sample": False, "pad_token_id": 0}
+            model.generate(ids, attention_mask=torch.ones_like(ids), **options)
         rates.append(num_tokens / (time.perf_counter() - begun))
     return statistics.median(rates)
 

@@ -18,7 +18,8 @@ import time
 from llm_inference.engine.types import SamplingParams
 from llm_inference.native.kv_cache import KVCacheManager
 from llm_inference.native.request import CoreRequest, SampledToken
-from llm_inference.native.scheduler import Scheduler, SchedulerConfig
+from llm_inference.native.scheduler import Scheduler
+from llm_inference.native.scheduler_config import SchedulerConfig
 
 
 def main() -> None:

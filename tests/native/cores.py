@@ -13,7 +13,8 @@ from llm_inference.native.kv_cache import KVCacheManager
 from llm_inference.native.request import CoreRequest, SampledToken
 from llm_inference.native.runner.torch_runner import TorchRunner
 from llm_inference.native.sampler import Sampler
-from llm_inference.native.scheduler import Scheduler, SchedulerConfig
+from llm_inference.native.scheduler import Scheduler
+from llm_inference.native.scheduler_config import SchedulerConfig
 from tests.native.tiny_models import CPU, TinyModel
 
 BLOCK_SIZE = 4

@@ -9,7 +9,8 @@ from llm_inference.native.batch import Batch
 from llm_inference.native.kv_cache import KVCacheManager
 from llm_inference.native.messages import SequenceOutput
 from llm_inference.native.request import CoreRequest, SampledToken, Sequence
-from llm_inference.native.scheduler import Scheduler, SchedulerConfig
+from llm_inference.native.scheduler import Scheduler
+from llm_inference.native.scheduler_config import SchedulerConfig
 
 #: Chooses the next token of a sequence.
 Choose = Callable[[Sequence], int]

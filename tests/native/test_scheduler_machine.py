@@ -18,7 +18,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from llm_inference.native.batch import Batch, ModelInput
 from llm_inference.native.kv_cache import KVCacheManager
 from llm_inference.native.request import CoreRequest, SampledToken, Sequence, SequenceStatus
-from llm_inference.native.scheduler import Scheduler, SchedulerConfig
+from llm_inference.native.scheduler import Scheduler
+from llm_inference.native.scheduler_config import SchedulerConfig
 from tests.native.scheduling import request
 
 Content = tuple[str, tuple[int, ...]]

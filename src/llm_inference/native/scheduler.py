@@ -41,55 +41,13 @@ from itertools import islice
 
 from llm_inference.engine.base import EngineStats
 from llm_inference.engine.types import FinishReason
-from llm_inference.errors import ConfigError, ContextLengthError, InvalidRequestError
+from llm_inference.errors import ContextLengthError, InvalidRequestError
 from llm_inference.native.batch import Batch, ScheduledSequence
 from llm_inference.native.kv_cache import KVCacheManager
 from llm_inference.native.messages import SequenceOutput
 from llm_inference.native.prefill_budget import PrefillBudget
 from llm_inference.native.request import CoreRequest, SampledToken, Sequence, SequenceStatus
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchedulerConfig:
-    """Limits of a step and of a sequence. Raises `ConfigError` when they contradict each other."""
-
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    max_model_len: int
-    block_size: int
-    #: Prompt tokens in a step that also decodes: bounds the gap between two tokens of a stream. None: up to 256.
-    max_prefill_tokens_with_decodes: int | None = None
-    #: Seconds of waiting that are worth one priority level. Infinity: strict priorities.
-    priority_ageing_s: float = 30.0
-    #: How many waiting sequences a step looks at, from the first.
-    admission_window: int = 32
-
-    def __post_init__(self) -> None:
-        for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "block_size", "admission_window"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1.", param=name)
-        if self.max_num_batched_tokens < self.max_num_seqs:
-            raise ConfigError(
-                f"max_num_batched_tokens ({self.max_num_batched_tokens}) is less than max_num_seqs "
-                f"({self.max_num_seqs}), but a step must hold one token of each running sequence; "
-                "raise the first or lower the second.",
-                param="max_num_batched_tokens",
-            )
-        if self.max_prefill_tokens_with_decodes is not None and self.max_prefill_tokens_with_decodes < 1:
-            raise ConfigError(
-                f"max_prefill_tokens_with_decodes is {self.max_prefill_tokens_with_decodes}; it must be at least 1, "
-                "else no prompt is computed while a stream runs.",
-                param="max_prefill_tokens_with_decodes",
-            )
-        if not self.priority_ageing_s > 0:
-            raise ConfigError(
-                f"priority_ageing_s is {self.priority_ageing_s}; it must be above 0.", param="priority_ageing_s"
-            )
-
-    @property
-    def prefill_tokens_with_decodes(self) -> int:
-        limit = self.max_prefill_tokens_with_decodes
-        return min(self.max_num_batched_tokens, 256 if limit is None else limit)
+from llm_inference.native.scheduler_config import SchedulerConfig
 
 
 @dataclass(slots=True, eq=False)

@@ -1,0 +1,50 @@
+"""The limits of a step and of a sequence, checked against each other. Knows nothing of how they are kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llm_inference.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerConfig:
+    """Limits of a step and of a sequence. Raises `ConfigError` when they contradict each other."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_model_len: int
+    block_size: int
+    #: Prompt tokens in a step that also decodes: bounds the gap between two tokens of a stream. None: up to 256.
+    max_prefill_tokens_with_decodes: int | None = None
+    #: Seconds of waiting that are worth one priority level. Infinity: strict priorities.
+    priority_ageing_s: float = 30.0
+    #: How many waiting sequences a step looks at, from the first.
+    admission_window: int = 32
+
+    def __post_init__(self) -> None:
+        for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "block_size", "admission_window"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1.", param=name)
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ConfigError(
+                f"max_num_batched_tokens ({self.max_num_batched_tokens}) is less than max_num_seqs "
+                f"({self.max_num_seqs}), but a step must hold one token of each running sequence; "
+                "raise the first or lower the second.",
+                param="max_num_batched_tokens",
+            )
+        if self.max_prefill_tokens_with_decodes is not None and self.max_prefill_tokens_with_decodes < 1:
+            raise ConfigError(
+                f"max_prefill_tokens_with_decodes is {self.max_prefill_tokens_with_decodes}; it must be at least 1, "
+                "else no prompt is computed while a stream runs.",
+                param="max_prefill_tokens_with_decodes",
+            )
+        if not self.priority_ageing_s > 0:
+            raise ConfigError(
+                f"priority_ageing_s is {self.priority_ageing_s}; it must be above 0.", param="priority_ageing_s"
+            )
+
+    @property
+    def prefill_tokens_with_decodes(self) -> int:
+        limit = self.max_prefill_tokens_with_decodes
+        return min(self.max_num_batched_tokens, 256 if limit is None else limit)
