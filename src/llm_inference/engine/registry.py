@@ -17,6 +17,21 @@ from llm_inference.errors import ConfigError
 BUILT_IN = {
     "native": "llm_inference.native.factory:create",
     "fake": "llm_inference.engine.fake:create",
+    "openai": "llm_inference.adapters.openai:create",
+    "vllm": "llm_inference.adapters.vllm:create",
+    "sglang": "llm_inference.adapters.sglang:create",
+    "tgi": "llm_inference.adapters.tgi:create",
+    "llama.cpp": "llm_inference.adapters.llamacpp:create",
+    "ollama": "llm_inference.adapters.ollama:create",
+    "tensorrt-llm": "llm_inference.adapters.tensorrt_llm:create",
+    "transformers": "llm_inference.adapters.transformers_serve:create",
+    "lightllm-openai": "llm_inference.adapters.lightllm_openai:create",
+    "lightllm": "llm_inference.adapters.lightllm:create",
+    "triton": "llm_inference.adapters.triton:create",
+    "mii": "llm_inference.adapters.mii:create",
+    "tgi-generate": "llm_inference.adapters.tgi_generate:create",
+    "sglang-generate": "llm_inference.adapters.sglang_generate:create",
+    "ollama-native": "llm_inference.adapters.ollama_native:create",
 }
 ENTRY_POINT_GROUP = "llm_inference.engines"
 

@@ -1,0 +1,83 @@
+"""Several servers of one model: which of them takes the next request, and which is left alone for a while.
+
+    healthy ──failures──► ejected ──time passes──► half open: one request tries it ──► healthy, or ejected for longer
+
+Passive: only real requests tell. Knows nothing of HTTP; it is told what happened.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+EJECT_AFTER = 3  # failures in a row
+EJECT_S = 2.0
+MAX_EJECT_S = 60.0
+
+
+@dataclass(slots=True)
+class Endpoint:
+    """One server's address and what is known of it."""
+
+    url: str
+    num_in_flight: int = 0
+    num_failures: int = 0  # in a row
+    num_ejections: int = 0  # in a row
+    ejected_until_s: float = 0.0
+    probing: bool = False
+
+
+class EndpointPool:
+    """Least requests in flight first; the order given breaks ties."""
+
+    def __init__(self, urls: Sequence[str], clock: Callable[[], float] = time.monotonic) -> None:
+        self.endpoints = [Endpoint(url) for url in urls]
+        self._clock = clock
+
+    def __len__(self) -> int:
+        return len(self.endpoints)
+
+    @property
+    def num_in_flight(self) -> int:
+        return sum(endpoint.num_in_flight for endpoint in self.endpoints)
+
+    def pick(self, without: Endpoint | None = None) -> Endpoint:
+        """The server for the next request. If all are ejected, the one whose time is up first: better than none."""
+        now = self._clock()
+        candidates = [endpoint for endpoint in self.endpoints if endpoint is not without] or self.endpoints
+        usable = [endpoint for endpoint in candidates if self._is_usable(endpoint, now)]
+        if usable:
+            return min(usable, key=lambda endpoint: (endpoint.num_in_flight, endpoint.num_failures))
+        return min(candidates, key=lambda endpoint: endpoint.ejected_until_s)
+
+    @contextmanager
+    def use(self, endpoint: Endpoint) -> Iterator[None]:
+        """A request in flight there."""
+        endpoint.num_in_flight += 1
+        probing = endpoint.ejected_until_s > 0.0
+        endpoint.probing = endpoint.probing or probing
+        try:
+            yield
+        finally:
+            endpoint.num_in_flight -= 1
+            if probing:
+                endpoint.probing = False
+
+    def succeeded(self, endpoint: Endpoint) -> None:
+        endpoint.num_failures = endpoint.num_ejections = 0
+        endpoint.ejected_until_s = 0.0
+
+    def failed(self, endpoint: Endpoint, *, unreachable: bool) -> None:
+        """`unreachable`: nobody listens there, which needs no second look."""
+        endpoint.num_failures += 1
+        if unreachable or endpoint.num_failures >= EJECT_AFTER or endpoint.ejected_until_s > 0.0:
+            wait_s = min(EJECT_S * 2**endpoint.num_ejections, MAX_EJECT_S)
+            endpoint.ejected_until_s = self._clock() + wait_s
+            endpoint.num_ejections += 1
+
+    def _is_usable(self, endpoint: Endpoint, now: float) -> bool:
+        if endpoint.ejected_until_s == 0.0:
+            return True
+        return now >= endpoint.ejected_until_s and not endpoint.probing

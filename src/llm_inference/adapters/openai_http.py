@@ -1,0 +1,287 @@
+"""An engine behind an OpenAI-compatible HTTP API, made to fulfil our contract.
+
+    GenerateRequest ─► openai_body ─► upstream (HTTP) ─► openai_stream ─► emulation ─► Delta, Delta, …
+
+The server is always asked to stream. Which fields it takes and how it spells them is its profile's business; what it
+lacks is added by `emulation`. One server or several of the same model; remote, or started by `managed.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field
+
+import msgspec
+
+from llm_inference.adapters import emulation
+from llm_inference.adapters.openai_body import make_body, path_of, with_defaults
+from llm_inference.adapters.openai_stream import StreamReading
+from llm_inference.adapters.probe import Probe, probe
+from llm_inference.adapters.profile import Profile
+from llm_inference.adapters.upstream import Upstream
+from llm_inference.engine.base import Capabilities, EngineStats, Health
+from llm_inference.engine.types import (
+    ChatPrompt,
+    Delta,
+    GenerateRequest,
+    GenerationDefaults,
+    ModelInfo,
+    Prompt,
+    TokenizeResult,
+    Usage,
+)
+from llm_inference.errors import EngineError, InvalidRequestError, LLMInferenceError
+from llm_inference.text.chat import encode_chat
+from llm_inference.text.tokenizer import Tokenizer
+
+#: The context of a model whose server does not tell it: no context is as long. The server refuses what is too long.
+UNKNOWN_MODEL_LEN = 2**24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenAISettings:
+    """One served model behind one or more addresses. `model` is its name there, `name` its name here."""
+
+    name: str
+    model: str
+    urls: tuple[str, ...]
+    api_key: str | None = None
+    max_model_len: int | None = None  # None: what the server says
+    max_num_seqs: int | None = None
+    defaults: GenerationDefaults = field(default_factory=GenerationDefaults)
+    engine: str = "openai"
+
+
+class OpenAIEngine:
+    """See the module. `tokenizer`: ours for this model, where it is at hand: it counts what the server does not.
+
+    `recognise`: from the `owned_by` of the server's model list to a profile that fits better than `profile`, or None.
+    """
+
+    def __init__(
+        self,
+        settings: OpenAISettings,
+        profile: Profile,
+        tokenizer: Tokenizer | None = None,
+        *,
+        recognise: Callable[[str], Profile | None] = lambda owned_by: None,
+    ) -> None:
+        self._settings = settings
+        self._recognise = recognise
+        self._profile = profile
+        self._tokenizer = tokenizer
+        self._upstream = Upstream(
+            settings.urls, name=settings.engine, api_prefix=profile.api_prefix, api_key=settings.api_key
+        )
+        self._max_model_len = settings.max_model_len
+        self._created = int(time.time())
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._num_running = 0
+        self._prompt_tokens = 0
+        self._generation_tokens = 0
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._profile.capabilities
+
+    @property
+    def profile(self) -> Profile:
+        return self._profile
+
+    @property
+    def info(self) -> ModelInfo:
+        settings = self._settings
+        return ModelInfo(
+            name=settings.name,
+            max_model_len=self._max_model_len or UNKNOWN_MODEL_LEN,
+            engine=settings.engine,
+            source=settings.model,
+            created=self._created,
+            vocab_size=self._tokenizer.vocab_size if self._tokenizer is not None else None,
+            max_num_seqs=settings.max_num_seqs,
+            max_batch_size=settings.max_num_seqs,
+        )
+
+    async def start(self) -> None:
+        """Asks the servers what they serve. Raises `StartupError` if none answers or none has the model."""
+        await self._upstream.open()
+        try:
+            found = await probe(self._upstream, self._settings.model, self._profile)
+        except BaseException:
+            await self._upstream.close()
+            raise
+        self._take(found)
+
+    async def stop(self, grace_s: float) -> None:
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._idle.wait(), grace_s)
+        await self._upstream.close()
+
+    async def health(self) -> Health:
+        """Ready if one of the servers says so."""
+        reasons = []
+        for endpoint in self._upstream.pool.endpoints:
+            url = self._upstream.root_url(endpoint, self._profile.health_path)
+            try:
+                reply = await self._upstream.ask(url)
+            except LLMInferenceError as error:
+                reasons.append(error.message)
+                continue
+            # A server without such a route, or with a guarded one, is there all the same.
+            if reply.status < 500:
+                return Health(live=True, ready=True)
+            reasons.append(f"{url} answers {reply.status}")
+        return Health(live=True, ready=False, reason="; ".join(reasons))
+
+    def stats(self) -> EngineStats:
+        return EngineStats(
+            num_running=self._num_running,
+            prompt_tokens=self._prompt_tokens,
+            generation_tokens=self._generation_tokens,
+        )
+
+    async def tokenize(self, prompt: Prompt, *, add_special_tokens: bool = True) -> TokenizeResult:
+        """By the server's own tokenizer. Raises `InvalidRequestError` where its profile has none."""
+        if not self._profile.tokenize:
+            raise InvalidRequestError(
+                f"The engine {self._settings.engine!r} shows no tokenizer.", param="model", code="unsupported_operation"
+            )
+        body: dict[str, object] = {"model": self._settings.model, "return_token_strs": True}
+        if isinstance(prompt, ChatPrompt):
+            body |= {"messages": prompt.messages, "add_generation_prompt": prompt.add_generation_prompt}
+            body |= {"continue_final_message": True} if prompt.continue_final_message else {}
+            body |= {"tools": prompt.tools} if prompt.tools else {}
+            body |= {"chat_template_kwargs": prompt.template_kwargs} if prompt.template_kwargs else {}
+        elif isinstance(prompt, tuple):
+            return TokenizeResult(prompt, (), self.info.max_model_len)
+        else:
+            body |= {"prompt": prompt, "add_special_tokens": add_special_tokens}
+        reply = await self._upstream.call("/tokenize", body)
+        if not isinstance(reply, dict) or not isinstance(reply.get("tokens"), list):
+            raise EngineError(f"the engine {self._settings.engine!r} answers /tokenize without `tokens`.")
+        texts = tuple(reply.get("token_strs") or ())
+        return TokenizeResult(tuple(reply["tokens"]), texts, reply.get("max_model_len") or self.info.max_model_len)
+
+    async def detokenize(self, token_ids: tuple[int, ...]) -> str:
+        reply = await self._upstream.call("/detokenize", {"model": self._settings.model, "tokens": list(token_ids)})
+        return str(reply.get("prompt", "")) if isinstance(reply, dict) else str(reply)
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta, None]:
+        sampling = with_defaults(request.sampling, self._settings.defaults)
+        request = msgspec.structs.replace(request, sampling=sampling)
+        if sampling.n > 1 and self._profile.support("n") == "emulated":
+            deltas = emulation.fan_out(self._generate_one, request)
+        else:
+            deltas = self._generate_one(request)
+        self._num_running += 1
+        self._idle.clear()
+        usage: Usage | None = None
+        try:
+            async with aclosing(deltas):
+                async for delta in deltas:
+                    usage = delta.usage or usage
+                    yield delta
+        finally:
+            if usage is not None:
+                self._prompt_tokens += usage.prompt_tokens
+                self._generation_tokens += usage.completion_tokens
+            self._num_running -= 1
+            if self._num_running == 0:
+                self._idle.set()
+
+    async def _generate_one(self, request: GenerateRequest) -> AsyncGenerator[Delta, None]:
+        """One upstream call and what is emulated around it."""
+        profile, sampling = self._profile, request.sampling
+        request = self._as_text(request)
+        upstream_stops = profile.stop_strings and len(sampling.stop) <= (profile.max_stop_strings or len(sampling.stop))
+        body = make_body(
+            request,
+            profile,
+            self._settings.model,
+            max_tokens=await self._room(request),
+            upstream_stops=upstream_stops,
+        )
+        deltas = self._read(request, body)
+        if sampling.stop and not upstream_stops:
+            include = sampling.include_stop_str_in_output
+            deltas = emulation.until_stop(deltas, sampling.stop, sampling.n, include=include)
+        if self._tokenizer is not None:
+            deltas = emulation.with_usage(deltas, sampling.n, lambda texts: self._count(request, texts))
+        async with aclosing(deltas):
+            async for delta in deltas:
+                yield delta
+
+    async def _read(self, request: GenerateRequest, body: dict[str, object]) -> AsyncGenerator[Delta, None]:
+        where = f"the engine {self._settings.engine!r}"
+        reading = StreamReading(request.sampling.n, where=where, cumulative_text=self._profile.cumulative_text)
+        events = self._upstream.stream(path_of(request), body, request_id=request.request_id)
+        try:
+            async with aclosing(events):
+                async for event in events:
+                    for delta in reading.take_event(event):
+                        yield delta
+        except EngineError:
+            if not reading.finished:  # what breaks after the last choice's end has cost nothing but the usage
+                raise
+        for delta in reading.end():
+            yield delta
+
+    def _as_text(self, request: GenerateRequest) -> GenerateRequest:
+        """Token ids as text for a server that takes text alone."""
+        if not isinstance(request.prompt, tuple) or self._profile.token_prompts:
+            return request
+        if self._tokenizer is None:
+            raise InvalidRequestError(
+                f"prompt: the engine {self._settings.engine!r} takes text, not token ids; send text, or set "
+                "`tokenizer` of this model to the directory of its tokenizer.",
+                param="prompt",
+            )
+        text = self._tokenizer.decode(request.prompt, skip_special_tokens=False)
+        return msgspec.structs.replace(request, prompt=text, add_special_tokens=True)
+
+    async def _room(self, request: GenerateRequest) -> int | None:
+        """The rest of the context, for a server that stops completions at 16 tokens when no number is sent."""
+        if (
+            request.sampling.max_tokens is not None
+            or isinstance(request.prompt, ChatPrompt)
+            or self._profile.completion_length != "number"
+        ):
+            return None
+        num_tokens = None
+        if isinstance(request.prompt, tuple):
+            num_tokens = len(request.prompt)
+        elif self._tokenizer is not None:
+            num_tokens = len(self._tokenizer.encode(request.prompt))
+        if num_tokens is None or self._max_model_len is None:
+            raise InvalidRequestError(
+                f"max_tokens: the engine {self._settings.engine!r} would stop after 16 tokens without it; send it.",
+                param="max_tokens",
+            )
+        return max(self._max_model_len - num_tokens, 1)
+
+    async def _count(self, request: GenerateRequest, texts: Sequence[str]) -> Usage | None:
+        """By our tokenizer, off the event loop. A chat needs its template, too."""
+        tokenizer, prompt = self._tokenizer, request.prompt
+        assert tokenizer is not None
+        if isinstance(prompt, ChatPrompt) and tokenizer.chat_template is None:
+            return None
+
+        def work() -> Usage:
+            if isinstance(prompt, ChatPrompt):
+                num_prompt = len(encode_chat(tokenizer, prompt))
+            else:
+                ids = prompt if isinstance(prompt, tuple) else tokenizer.encode(prompt, request.add_special_tokens)
+                num_prompt = len(ids)
+            return Usage(num_prompt, sum(len(tokenizer.encode(text, False)) for text in texts))
+
+        return await asyncio.get_running_loop().run_in_executor(None, work)
+
+    def _take(self, found: Probe) -> None:
+        self._max_model_len = self._settings.max_model_len or found.max_model_len
+        recognised = self._recognise(found.owned_by) if found.owned_by is not None else None
+        if recognised is not None:
+            self._profile = recognised

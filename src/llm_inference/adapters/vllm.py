@@ -1,0 +1,84 @@
+"""`engine: vllm`: vLLM's OpenAI server, started here or at `url`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from llm_inference.adapters.launch import Advice, Launch, Plan, flag
+from llm_inference.adapters.managed import open_engine
+from llm_inference.adapters.profile import FIELDS, Profile, response_format
+from llm_inference.config.schema import ModelConfig
+from llm_inference.engine.base import Engine
+from llm_inference.engine.registry import EngineContext
+from llm_inference.engine.types import Grammar
+
+
+def structured_outputs(grammar: Grammar) -> dict[str, Any]:
+    """`response_format` for JSON; vLLM's own field for the rest."""
+    if grammar.kind == "choice":
+        return {"structured_outputs": {"choice": msgspec.json.decode(grammar.source)}}
+    if grammar.kind in ("regex", "grammar"):
+        return {"structured_outputs": {grammar.kind: grammar.source}}
+    return response_format(grammar)
+
+
+PROFILE = Profile(
+    name="vllm",
+    evidence="documented",
+    source="general knowledge of its API; not yet checked against an installed version",
+    enforced=frozenset(FIELDS) - {"best_of", "num_beams", "length_penalty", "early_stopping", "logits_processors"},
+    reasons={"best_of": "vLLM has dropped it; use n"},
+    grammar=structured_outputs,
+    tokenize=True,
+    completion_length="null",
+    continuous_usage=True,
+    owned_by="vllm",
+)
+
+LAUNCH = Launch(
+    program="vllm",
+    modules=("vllm.entrypoints.openai.api_server",),
+    command=("serve",),
+    help_flags=("--help=all", "--help"),
+    arguments=lambda plan: arguments(plan),
+    install="llm-inference engines install vllm, or pip install vllm in a venv of its own",
+    advice=(
+        Advice(
+            r"out of memory|No available memory for the cache blocks|is larger than the maximum number of tokens|"
+            r"less than desired GPU memory utilization|insufficient memory|not enough memory",
+            "lower max_model_len or max_num_seqs; set gpu_memory_utilization higher if the cache has too little room, "
+            "lower if other programs use the same device",
+        ),
+    ),
+)
+
+
+def arguments(plan: Plan) -> list[str]:
+    """Our configuration as vLLM's flags; `vllm serve MODEL` takes the model first, the module by flag."""
+    model = plan.model
+    return [
+        *(["--model", plan.source] if plan.by_module else [plan.source]),
+        *flag("--host", plan.host),
+        *flag("--port", plan.port),
+        *flag("--served-model-name", plan.served_name),
+        *flag("--dtype", model.resolved_dtype),
+        *flag("--quantization", model.resolved_quantization),
+        *flag("--max-model-len", model.max_model_len),
+        *flag("--max-num-seqs", model.max_num_seqs),
+        *flag("--max-num-batched-tokens", model.max_num_batched_tokens),
+        *flag("--tensor-parallel-size", model.tensor_parallel_size if model.tensor_parallel_size > 1 else None),
+        *flag("--gpu-memory-utilization", plan.said("gpu_memory_utilization")),
+        *flag("--kv-cache-memory-bytes", model.kv_cache_memory),
+        *flag("--block-size", model.block_size),
+        *flag("--tokenizer", model.tokenizer),
+        *flag("--chat-template", model.chat_template),
+        "--enable-prefix-caching" if model.enable_prefix_caching else "--no-enable-prefix-caching",
+        *(["--trust-remote-code"] if model.trust_remote_code else []),
+        *flag("--scheduling-policy", "priority"),
+    ]
+
+
+def create(model: ModelConfig, context: EngineContext) -> Engine:
+    return open_engine(model, context, PROFILE, LAUNCH)
