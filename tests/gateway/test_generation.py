@@ -9,6 +9,7 @@ import pytest
 
 from llm_inference.engine.fake import FakeEngine, FakeScript
 from llm_inference.errors import EngineError, InvalidRequestError, OverloadedError
+from llm_inference.gateway import generation
 from tests.gateway.serving import MESSAGES, serving, until
 
 CHAT = {"messages": MESSAGES}
@@ -191,3 +192,23 @@ async def test_stream_headers() -> None:
         assert headers["cache-control"] == "no-cache"
         assert headers["x-accel-buffering"] == "no"
         assert "content-length" not in headers
+
+
+async def test_an_answer_holds_so_many_logprobs_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Streamed they pass; whole they would fill the memory, with echo and choices a million times over."""
+    monkeypatch.setattr(generation, "MAX_REPLY_LOGPROBS", 60)
+    monkeypatch.setattr(generation, "_THREAD_LOGPROBS", 10)
+    script = FakeScript(answers=["x" * 100])
+    async with serving(script) as service:
+        fields = {"logprobs": 3, "max_tokens": 15}
+        whole = await service.complete(**fields)
+        assert whole.status == 200
+        assert len(whole.json["choices"][0]["logprobs"]["tokens"]) == 15
+        refused = await service.complete(**{**fields, "max_tokens": 16})
+        assert (refused.status, refused.error["param"]) == (400, "logprobs")
+        several = await service.complete(**fields, prompt=["a", "b"])
+        assert (several.status, several.error["param"]) == (400, "logprobs")
+        events = (await service.complete(**{**fields, "max_tokens": 50}, stream=True)).events
+        assert events[-1] == "[DONE]"
+        await service.idle()
+        assert len(service.engine.aborted) == 3

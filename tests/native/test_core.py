@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from llm_inference.errors import ContextLengthError, InvalidRequestError
+from llm_inference.errors import ContextLengthError, EngineError, InvalidRequestError
+from llm_inference.native.core import StepResult, check_healthy
 from llm_inference.native.request import CoreRequest
 from tests.native.cores import make_core, make_request, run
 from tests.native.tiny_models import VOCAB_SIZE, TinyModel, save_tiny
@@ -148,3 +149,36 @@ def test_a_failing_step_ends_its_requests_and_no_other(model: TinyModel, monkeyp
     stats = core.stats()
     assert stats.num_free_kv_blocks == stats.num_kv_blocks
     assert run(core, [make_request("next", [3, 4, 5])])["next"][0].finish_reason == "length"
+    assert [check_healthy(result, count) for count in range(2)] == [1, 2]
+    with pytest.raises(EngineError, match="3 steps failed in a row"):
+        check_healthy(result, 2)
+
+
+def test_requests_that_fail_by_themselves_never_end_the_core(model: TinyModel) -> None:
+    """A client whose requests cannot go on, one in each step, must not be able to restart everybody's engine."""
+    core = make_core(model)
+    count = 0
+    for number in range(5):
+        core.add(make_request(f"bad {number}", [3, 4, 5]))
+        result = StepResult()
+        core._fail(f"bad {number}", InvalidRequestError("its grammar ends here", param="response_format"), result)
+        count = check_healthy(result, count)
+        assert (result.failures[0].error, result.failures[0].param) == ("InvalidRequestError", "response_format")
+    assert count == 0
+    assert not core.has_work
+
+
+def test_a_beam_search_that_leaves_the_numbers_ends_alone(model: TinyModel) -> None:
+    core = make_core(model)
+    core.add(make_request("beams", [3, 4, 5], num_beams=3, length_penalty=1e308))
+    core.add(make_request("other", [6, 7, 8]))
+    failed: list[str] = []
+    finished: list[str] = []
+    while core.has_work:
+        result = core.step()
+        check_healthy(result, 0)
+        failed += [failure.request_id for failure in result.failures]
+        finished += [output.request_id for output in result.outputs if output.finish_reason]
+    assert (failed, finished) == (["beams"], ["other"])
+    stats = core.stats()
+    assert stats.num_free_kv_blocks == stats.num_kv_blocks

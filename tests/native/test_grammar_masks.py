@@ -9,7 +9,7 @@ import tokenizers
 import torch
 
 from llm_inference.engine.types import Grammar
-from llm_inference.errors import EngineError
+from llm_inference.errors import EngineError, InvalidRequestError
 from llm_inference.native.grammar import GrammarCompiler, GrammarLimits
 from llm_inference.native.grammar_masks import GrammarMasks, apply, expand
 
@@ -38,7 +38,8 @@ def test_too_complex_at_run_time_is_a_failure_of_the_one_choice(tokenizer_json: 
     easy = compiler.start(Grammar("regex", "ab?"))
     masks = GrammarMasks.fill([hard, None, easy], WIDTH)
     assert list(masks.failures) == [0]
-    assert isinstance(masks.failures[0], EngineError)
+    assert isinstance(masks.failures[0], InvalidRequestError)  # the client's own, a 400
+    assert masks.failures[0].param == "structured_outputs.regex"
     assert "too complex" in masks.failures[0].message
     logits = torch.randn(3, WIDTH)
     original = logits.clone()

@@ -190,6 +190,37 @@ def test_masks_come_after_penalties_and_before_the_draw() -> None:
     assert tokens[1].token_id in (6, 7)
 
 
+@pytest.mark.parametrize("temperature", [1e30, 1e39, 1e300, 1.7e308])
+@pytest.mark.parametrize("options", [{}, {"top_p": 0.5}, {"top_k": 3}, {"min_p": 0.5}])
+def test_huge_temperatures_keep_bans(temperature: float, options: dict[str, float]) -> None:
+    """Float32 has no such number; what is forbidden stays so."""
+    sequences = [make_sequence(temperature=temperature, seed=row, **options) for row in range(50)]
+    masks = [ForbidAllBut(row, 6, 7) for row in range(50)]
+
+    class All:
+        def apply(self, logits: torch.Tensor) -> None:
+            for mask in masks:
+                mask.apply(logits)
+
+    assert set(ids(sampler().sample(random_logits(50), sequences, All()))) == {6, 7}
+
+
+@pytest.mark.parametrize("penalty", [1e-320, 1e-46, 1e-40, 1e-38, 1e-5, 100.0])
+@pytest.mark.parametrize("temperature", [0.0, 1.0, 1e300])
+def test_the_smallest_penalties_give_a_token_and_no_nan(penalty: float, temperature: float) -> None:
+    sequences = [
+        make_sequence(list(range(20)), [3], temperature=temperature, seed=row, repetition_penalty=penalty, logprobs=2)
+        for row in range(20)
+    ]
+    logits = random_logits(20)
+    logits[:, 5] = 0.0
+    seen = set(ids(sampler().sample(logits, sequences, ForbidAllBut(0, 6, 7))))
+    assert seen <= set(range(VOCAB))
+    assert torch.isfinite(logits[1:]).all()
+    if penalty < 1e-5 and temperature < 1:
+        assert seen <= set(range(20)), "a tiny penalty is a huge reward for what was seen"
+
+
 def test_padding_of_the_vocabulary_is_never_sampled() -> None:
     logits = torch.zeros(200, VOCAB)
     logits[:, 60:] = 50.0

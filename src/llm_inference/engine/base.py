@@ -7,7 +7,15 @@ from typing import Literal, Protocol, runtime_checkable
 
 import msgspec
 
-from llm_inference.engine.types import Delta, GenerateRequest, ModelInfo, Prompt, TokenizeResult
+from llm_inference.engine.types import (
+    Delta,
+    EmbedRequest,
+    EmbedResult,
+    GenerateRequest,
+    ModelInfo,
+    Prompt,
+    TokenizeResult,
+)
 
 #: What happens to a request field: the engine does it, we do it around the engine, or it is a 400 with the reason.
 Support = Literal["enforced", "emulated", "refused"]
@@ -18,6 +26,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
 
     fields: dict[str, Support] = msgspec.field(default_factory=dict)
     reasons: dict[str, str] = msgspec.field(default_factory=dict)  # why a field is refused
+    generate: bool = True  # False: an encoder, which has vectors and no text to give
     tokenize: bool = False
     embeddings: bool = False
 
@@ -87,6 +96,18 @@ class Tokenizes(Protocol):
     async def tokenize(self, prompt: Prompt, *, add_special_tokens: bool = True) -> TokenizeResult: ...
 
     async def detokenize(self, token_ids: tuple[int, ...]) -> str: ...
+
+
+@runtime_checkable
+class Embeds(Protocol):
+    """Optional power: vectors of texts, for `/embeddings`."""
+
+    async def embed(self, request: EmbedRequest) -> EmbedResult:
+        """One vector for each input, in their order. Cancelling it aborts the work within a step.
+
+        Raises `RequestError` before anything runs when an input is wrong, `ServiceError` at any time.
+        """
+        ...
 
 
 @runtime_checkable

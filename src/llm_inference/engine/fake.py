@@ -20,9 +20,12 @@ import msgspec
 
 from llm_inference.engine.base import Capabilities, EngineStats, Health
 from llm_inference.engine.byte_tokens import VOCAB_SIZE, count, decode, encode, token_bytes, token_text
+from llm_inference.engine.fake_vectors import SIZE, vector_of
 from llm_inference.engine.types import (
     ChatPrompt,
     Delta,
+    EmbedRequest,
+    EmbedResult,
     FinishReason,
     GenerateRequest,
     Grammar,
@@ -85,6 +88,7 @@ FAKE_CAPABILITIES = Capabilities(
         "early_stopping": "a script has no beams",
     },
     tokenize=True,
+    embeddings=True,
 )
 
 
@@ -133,6 +137,7 @@ class FakeEngine:
         self.script = script or FakeScript()
         self.health_now = Health(live=True, ready=True)
         self.requests: list[GenerateRequest] = []
+        self.embed_requests: list[EmbedRequest] = []
         self.finished: list[str] = []
         self.aborted: list[str] = []
         self._num_running = 0
@@ -164,6 +169,33 @@ class FakeEngine:
 
     async def detokenize(self, token_ids: tuple[int, ...]) -> str:
         return decode(token_ids)
+
+    async def embed(self, request: EmbedRequest) -> EmbedResult:
+        """Vectors that depend on the tokens alone. The script's delays, failure and hanging count before the first."""
+        self.embed_requests.append(request)
+        started = time.perf_counter()
+        if request.dimensions is not None and request.dimensions > SIZE:
+            raise InvalidRequestError(f"dimensions is {request.dimensions}, of {SIZE}.", param="dimensions")
+        inputs = [encode(given, add_special_tokens=request.add_special_tokens) for given in request.inputs]
+        for place, ids in enumerate(inputs):
+            if len(ids) > self.info.max_model_len:
+                raise ContextLengthError(f"input[{place}] has {len(ids)} tokens.", param=f"input[{place}]")
+        ended = False
+        try:
+            await asyncio.sleep(self.script.first_delay_s)
+            await self._pause(0)
+            pooling, normalize = request.pooling or "mean", request.normalize is not False
+            vectors = tuple(vector_of(ids, pooling, request.dimensions, normalize) for ids in inputs)
+            ended = True
+            self.finished.append(request.request_id)
+        except Exception:
+            ended = True
+            raise
+        finally:
+            if not ended:
+                self.aborted.append(request.request_id)
+        usage = Usage(prompt_tokens=sum(map(len, inputs)))
+        return EmbedResult(vectors=vectors, usage=usage, timing=Timing(total_s=time.perf_counter() - started))
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta, None]:
         """Choices take turns, one token each. Raises what the script says, and `ContextLengthError`."""

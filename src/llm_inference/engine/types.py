@@ -55,6 +55,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     length_penalty: float = 1.0
     early_stopping: bool = False
     grammar: Grammar | None = None
+    logits_processors: tuple[LogitsProcessorCall, ...] = ()  # plug-ins, applied in this order
 
     def resolve(self, defaults: GenerationDefaults) -> SamplingParams:
         """A copy in which no field that a default may fill is None (`max_tokens` may stay None: up to the context)."""
@@ -83,6 +84,13 @@ class Grammar(msgspec.Struct, frozen=True):
 
     kind: Literal["json_object", "json_schema", "regex", "choice", "grammar"]
     source: str
+
+
+class LogitsProcessorCall(msgspec.Struct, frozen=True):
+    """A logits processor that a plug-in package brought, by its entry point's name, and its keyword arguments."""
+
+    name: str
+    args: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 class ChatPrompt(msgspec.Struct, frozen=True, kw_only=True):
@@ -177,6 +185,32 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
     stop_reason: int | str | None = None  # the stop string or token id that ended it
     prompt_token_ids: tuple[int, ...] | None = None  # only in the first delta, for echo and return_token_ids
     usage: Usage | None = None
+    timing: Timing | None = None
+
+
+#: How the hidden states of an input's tokens become one vector: their mean, the last token's, the first token's.
+Pooling = Literal["mean", "last", "cls"]
+
+
+class EmbedRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One accepted request for vectors, of one or more inputs. None: what the model's own files say."""
+
+    request_id: str
+    model: str
+    inputs: tuple[str | tuple[int, ...], ...]
+    pooling: Pooling | None = None
+    normalize: bool | None = None  # to length 1
+    dimensions: int | None = None  # the first so many; with `normalize` brought to length 1 again
+    priority: int = 0  # lower runs first
+    cache_salt: str | None = None
+    add_special_tokens: bool = True
+
+
+class EmbedResult(msgspec.Struct, frozen=True, kw_only=True):
+    """`vectors[i]` is input i's: little-endian float32, all of the same length. `usage` is over all inputs."""
+
+    vectors: tuple[bytes, ...]
+    usage: Usage
     timing: Timing | None = None
 
 

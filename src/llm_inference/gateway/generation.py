@@ -22,13 +22,18 @@ from starlette.types import Receive, Scope, Send
 
 from llm_inference.engine.base import Engine
 from llm_inference.engine.types import Delta, GenerateRequest, Usage
-from llm_inference.errors import EngineError, LLMInferenceError
+from llm_inference.errors import EngineError, InvalidRequestError, LLMInferenceError
 from llm_inference.gateway import failure, sse
 from llm_inference.gateway.interrupt import Interrupt
 from llm_inference.gateway.record import RequestRecord, record_of
 from llm_inference.gateway.state import Gateway
 
 _LOG = logging.getLogger("llm_inference.gateway")
+
+#: Log-probabilities, alternatives included, that one unstreamed answer may hold: some 200 MB while it is made.
+MAX_REPLY_LOGPROBS = 1_000_000
+#: With more than this many the answer is made in a thread.
+_THREAD_LOGPROBS = 20_000
 
 #: Deltas of several prompts that may wait while a slow client is written to.
 _QUEUE_SIZE = 256
@@ -68,6 +73,8 @@ class Run:
         self._record = record
         self._usages: list[Usage | None] = [None] * len(requests)
         self._num_tokens = 0
+        #: Seen so far, alternatives included.
+        self.num_logprobs = 0
 
     @property
     def usage(self) -> Usage:
@@ -90,6 +97,8 @@ class Run:
         async with aclosing(self._merged()) as merged:
             async for place, delta in merged:
                 self._num_tokens += len(delta.token_ids)
+                if delta.logprobs:
+                    self.num_logprobs += sum(1 + len(entry.top) for entry in delta.logprobs)
                 if delta.usage is not None:
                     self._usages[place] = delta.usage
                 self._record.saw(delta)
@@ -209,7 +218,16 @@ class WholeReply(_GenerationResponse):
         async with aclosing(run.deltas()) as deltas, interrupt:
             async for place, delta in deltas:
                 self._collector.add(place, delta)
-        body = self._collector.body(run.usage)
+                if run.num_logprobs > MAX_REPLY_LOGPROBS:
+                    raise InvalidRequestError(
+                        f"logprobs: the answer would hold more than {MAX_REPLY_LOGPROBS} log-probabilities; stream it, "
+                        "or ask for fewer alternatives, choices or prompts.",
+                        param="logprobs",
+                    )
+        if run.num_logprobs > _THREAD_LOGPROBS:
+            body = await asyncio.to_thread(self._collector.body, run.usage)
+        else:
+            body = self._collector.body(run.usage)
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": body})

@@ -3,7 +3,7 @@
 RequestContext   x-request-id in and out, the record's beginning and end
   └─ CORS          (Starlette's, only where origins are configured)
        └─ ErrorBoundary   a defect becomes a 500 with the error body; a client that left becomes nothing
-            └─ AuthMiddleware (auth.py), then the routes
+            └─ AuthMiddleware (auth.py), BodyBudget (body_budget.py), then the routes
 """
 
 from __future__ import annotations

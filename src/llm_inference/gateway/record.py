@@ -18,6 +18,9 @@ from llm_inference.telemetry.metrics import Metrics
 _SCOPE_KEY = "llm_inference.record"
 _LOG = logging.getLogger("llm_inference.gateway.request")
 
+#: Of a path in a log line: it is the client's own text.
+_MAX_PATH_CHARS = 512
+
 #: The status in logs and metrics of a request whose client left before the response began (nginx's number for it).
 CLIENT_GONE = 499
 
@@ -84,7 +87,7 @@ class RequestRecord:
         fields: dict[str, Any] = {
             "request_id": self.request_id,
             "method": self.method,
-            "path": self.path,
+            "path": self.path[:_MAX_PATH_CHARS],
             "model": self.model or None,
             "stream": self.stream,
             "status": status,

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from llm_inference.gateway import health
-from llm_inference.gateway.openai import batch, chat, completions, models, protocol, replies, tokenize
+from llm_inference.gateway.openai import batch, chat, completions, embeddings, models, protocol, replies, tokenize
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -57,6 +57,14 @@ API_ROUTES: tuple[Route, ...] = (
         "Continue many texts as one batch",
         protocol.BatchCompletionRequest,
         list[replies.BatchCompletionItem],
+    ),
+    Route(
+        "POST",
+        "/embeddings",
+        embeddings.embeddings,
+        "Vectors of texts",
+        protocol.EmbeddingsRequest,
+        replies.EmbeddingList,
     ),
     Route("GET", "/models", models.list_models, "The models served here", answer=replies.ModelList),
     Route("GET", "/models/{model_id:path}", models.get_model, "One model", answer=replies.ModelCard),

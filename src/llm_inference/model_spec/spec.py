@@ -1,4 +1,4 @@
-"""`ModelSpec`: the shapes and sizes of a decoder, from config.json and the headers of its safetensors files."""
+"""`ModelSpec`: the shapes and sizes of a model, from config.json and the headers of its safetensors files."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from llm_inference.errors import SourceError, UnsupportedModelError
+from llm_inference.model_spec.encoder import ENCODER_MODEL_TYPES, encoder_parameters, in_common_words
 from llm_inference.model_spec.fields import JsonFields
 from llm_inference.model_spec.rope import RopeSpec
 from llm_inference.model_spec.safetensors import TensorHeader, read_safetensors_header, weight_files
@@ -19,7 +20,7 @@ DTYPE_BYTES: Final[dict[str, float]] = {
 }  # fmt: skip
 _HEADER_DTYPES: Final = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 #: Model types whose config this module was written for; others pass if their config has the same keys.
-KNOWN_MODEL_TYPES: Final = ("llama", "mistral", "qwen2")
+KNOWN_MODEL_TYPES: Final = ("llama", "mistral", "qwen2", *ENCODER_MODEL_TYPES)
 #: Families whose q, k and v projections carry a bias without the config saying so.
 _BIASED_QKV: Final = ("qwen2", "qwen2_moe")
 
@@ -60,7 +61,7 @@ class ModelSpec:
     @classmethod
     def from_directory(cls, directory: Path) -> ModelSpec:
         """Read `directory`. No weight is loaded and no pickle opened. Raises `SourceError` naming file and key, or
-        `UnsupportedModelError` when the config does not speak of a decoder of the Llama kind at all.
+        `UnsupportedModelError` when the config speaks neither of a decoder of the Llama kind nor of an encoder.
         """
         config = JsonFields.read(directory / "config.json")
         if not config.has("hidden_size") and config.content.get("model_type") not in KNOWN_MODEL_TYPES:
@@ -68,6 +69,8 @@ class ModelSpec:
                 f"{config.path}: models of type {config.content.get('model_type')!r} are not known; "
                 f"known are {', '.join(KNOWN_MODEL_TYPES)} and models described in the same words"
             )
+        if config.content.get("model_type") in ENCODER_MODEL_TYPES:
+            config = in_common_words(config)
         tensors: dict[str, TensorHeader] = {}
         for path in weight_files(directory):
             tensors |= read_safetensors_header(path)
@@ -107,12 +110,14 @@ class ModelSpec:
             "attention_output_bias": attention_bias,
             "mlp_bias": config.boolean("mlp_bias", False),
         }
-        computed = _llama_parameters(shape)
+        num_positions = config.integer("max_position_embeddings")
+        is_encoder = model_type in ENCODER_MODEL_TYPES
+        computed = encoder_parameters(shape, num_positions) if is_encoder else _llama_parameters(shape)
         bos = config.token_ids("bos_token_id")
         dtype = _dtype(config, tensors)
         return cls(
             **shape,
-            max_position_embeddings=rope.max_positions(config.integer("max_position_embeddings")),
+            max_position_embeddings=rope.max_positions(num_positions),
             dtype=dtype,
             num_parameters=_count(tensors, shape["tie_word_embeddings"]) if tensors and not quantization else computed,
             checkpoint_bytes=_checkpoint_bytes(tensors, directory),

@@ -48,6 +48,7 @@ class Answer:
         self._num_returned = request.sampling.n
         self._held: dict[int, list[Delta]] | None = {} if len(self._choices) > self._num_returned else None
         self._prompt_logprobs: list[SampledToken] = []
+        self._echo_logprobs: tuple[TokenLogprob, ...] | None = None
         self._opened: set[int] = set()
         self._cached_tokens = 0
         self._first_scheduled_s: float | None = None
@@ -140,7 +141,9 @@ class Answer:
 
     def _echo(self, index: int) -> Delta:
         """The prompt as the first delta of a choice, with its log-probabilities where they were asked for."""
-        return Delta(index=index, text=self._echo_text, logprobs=self.prompt_logprobs())
+        if self._echo_logprobs is None:  # one for all choices: it may be megabytes
+            self._echo_logprobs = self.prompt_logprobs()
+        return Delta(index=index, text=self._echo_text, logprobs=self._echo_logprobs)
 
     def _release(self, deltas: list[Delta]) -> list[Delta]:
         """best_of: keep everything back until the best are known, then renumber them."""

@@ -9,6 +9,7 @@ logits_indices: rows whose next-token logits are wanted (0 and 4 here; all of B'
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Rows
 from dataclasses import dataclass, field
 
 from llm_inference.native.request import Sequence
@@ -28,6 +29,18 @@ class ScheduledSequence:
     @property
     def end(self) -> int:
         return self.start + self.num_tokens
+
+    @property
+    def pooled_rows(self) -> Rows[int]:
+        """Which of its tokens' hidden states pooling needs, counted from `start`."""
+        pooling = self.sequence.request.pooling
+        if pooling is None:
+            return ()
+        if pooling.mode == "mean":
+            return range(self.num_tokens)
+        if pooling.mode == "cls":
+            return (0,) if self.start == 0 else ()
+        return (self.num_tokens - 1,) if self.end == len(self.sequence.token_ids) else ()
 
 
 @dataclass(slots=True)
@@ -53,6 +66,7 @@ class ModelInput:
     token_ids, positions, slot_mapping: one entry per scheduled token. A slot is `block * block_size + offset`.
     query_lens, context_lens, block_tables: one entry per sequence.
     logits_indices: indices into the flat tokens for which logits are wanted, ascending.
+    hidden_indices: the same for hidden states (embeddings).
     """
 
     token_ids: list[int]
@@ -64,6 +78,7 @@ class ModelInput:
     logits_indices: list[int]
     block_copies: list[tuple[int, int]]
     num_decodes: int
+    hidden_indices: list[int] = field(default_factory=list)
 
     @classmethod
     def build(cls, batch: Batch, block_size: int) -> ModelInput:
@@ -83,6 +98,7 @@ class ModelInput:
             self.block_tables.append(table[: -(-end // block_size)])
             if item.num_tokens == 1 and len(self.query_lens) == self.num_decodes + 1:
                 self.num_decodes += 1
+            self.hidden_indices.extend(base + row for row in item.pooled_rows)
             if item.sequence.request.sampling.prompt_logprobs is not None and start < sequence.num_prompt_tokens:
                 self.logits_indices.extend(range(base, base + item.num_tokens))
             elif item.samplers:

@@ -8,35 +8,72 @@ from pathlib import Path
 
 import torch
 
-from llm_inference.errors import ConfigError, OutOfMemoryError
+from llm_inference.errors import ConfigError, OutOfMemoryError, UnsupportedModelError
 from llm_inference.model_spec import ModelSpec
 from llm_inference.native.budget import plan_memory
-from llm_inference.native.core import EngineCore
+from llm_inference.native.core import Core, EngineCore
+from llm_inference.native.encoder_core import EncoderCore
+from llm_inference.native.grammar import GrammarCompiler
 from llm_inference.native.kv_cache import KVCacheManager
-from llm_inference.native.loader import load_model, resolve_dtype
+from llm_inference.native.loader import load_encoder, load_model, resolve_dtype
 from llm_inference.native.plan import load_tokenizer, make_grammars, memory_needs
 from llm_inference.native.runner.torch_runner import TorchRunner
 from llm_inference.native.sampler import Sampler
-from llm_inference.native.scheduler import Scheduler, SchedulerConfig
+from llm_inference.native.scheduler import Scheduler
+from llm_inference.native.scheduler_config import SchedulerConfig
 from llm_inference.native.setup import CoreSetup
 from llm_inference.native.wire import CoreReport
 
 logger = logging.getLogger(__name__)
 
 
-def build_core(setup: CoreSetup) -> tuple[EngineCore, CoreReport]:
+def build_core(setup: CoreSetup) -> tuple[Core, CoreReport]:
     """Load the model and allocate its cache. Raises `StartupError`."""
     if setup.num_threads is not None:
         torch.set_num_threads(setup.num_threads)
     device = _device(setup.device)
-    stages: dict[str, float] = {}
-    started = time.monotonic()
     directory = Path(setup.model_dir)
     spec = ModelSpec.from_directory(directory)
     dtype, reason = resolve_dtype(setup.precision, spec, device)
-    name = str(dtype).removeprefix("torch.")
     if setup.precision == "auto":
-        logger.info("computing in %s on %s: %s", name, device, reason)
+        logger.info("computing in %s on %s: %s", str(dtype).removeprefix("torch."), device, reason)
+    if setup.kind == "encoder":
+        return _build_encoder(setup, spec, dtype, device)
+    return _build_decoder(setup, spec, dtype, device)
+
+
+def _build_encoder(
+    setup: CoreSetup, spec: ModelSpec, dtype: torch.dtype, device: torch.device
+) -> tuple[EncoderCore, CoreReport]:
+    started = time.monotonic()
+    encoder = load_encoder(
+        Path(setup.model_dir), spec, dtype=dtype, device=device, quantization=setup.quantization, progress=False
+    )
+    core = EncoderCore(
+        encoder,
+        max_num_seqs=setup.max_num_seqs,
+        max_num_batched_tokens=setup.max_num_batched_tokens,
+        max_model_len=setup.max_model_len,
+    )
+    report = CoreReport(
+        precision=setup.quantization or str(dtype).removeprefix("torch."),
+        num_kv_blocks=0,
+        block_size=setup.block_size,
+        weight_bytes=encoder.num_bytes,
+        kv_cache_bytes=0,
+        runner=f"torch on {device}",
+        load_s={"weights": round(time.monotonic() - started, 3)},
+    )
+    return core, report
+
+
+def _build_decoder(
+    setup: CoreSetup, spec: ModelSpec, dtype: torch.dtype, device: torch.device
+) -> tuple[EngineCore, CoreReport]:
+    stages: dict[str, float] = {}
+    started = time.monotonic()
+    directory = Path(setup.model_dir)
+    name = str(dtype).removeprefix("torch.")
     model = load_model(directory, spec, dtype=dtype, device=device, quantization=setup.quantization, progress=False)
     stages["weights"] = time.monotonic() - started
     runner = TorchRunner(model, block_size=setup.block_size)
@@ -50,12 +87,11 @@ def build_core(setup: CoreSetup) -> tuple[EngineCore, CoreReport]:
             max_num_batched_tokens=setup.max_num_batched_tokens,
             max_model_len=setup.max_model_len,
             block_size=setup.block_size,
+            max_prefill_tokens_with_decodes=setup.max_prefill_tokens_with_decodes,
         ),
         kv,
     )
-    grammars = make_grammars(load_tokenizer(directory, setup.tokenizer, None), setup)
-    if grammars is not None:
-        grammars.warm_up()
+    grammars = _warm_grammars(directory, setup)
     core = EngineCore(
         runner,
         scheduler,
@@ -83,6 +119,18 @@ def build_core(setup: CoreSetup) -> tuple[EngineCore, CoreReport]:
         report.kv_cache_bytes / 2**30,
     )
     return core, report
+
+
+def _warm_grammars(directory: Path, setup: CoreSetup) -> GrammarCompiler | None:
+    """None where outputs cannot be constrained: no EOS, or a kind of tokenizer that the grammar library cannot read."""
+    grammars = make_grammars(load_tokenizer(directory, setup.tokenizer, None), setup)
+    if grammars is not None:
+        try:
+            grammars.warm_up()
+        except UnsupportedModelError as exc:
+            logger.warning("no constrained output with this model: %s", exc.message)
+            return None
+    return grammars
 
 
 def _device(name: str) -> torch.device:

@@ -37,6 +37,7 @@ _ENFORCED = (
     "num_beams",
     "length_penalty",
     "early_stopping",
+    "logits_processors",
 )
 
 CAPABILITIES = Capabilities(
@@ -46,4 +47,14 @@ CAPABILITIES = Capabilities(
         "reasoning_effort": "pass the template's own switch in `chat_template_kwargs`",
     },
     tokenize=True,
+    embeddings=True,
+)
+
+#: Of a model that is an encoder.
+ENCODER_CAPABILITIES = Capabilities(
+    fields=dict.fromkeys(("priority", "add_special_tokens"), "enforced"),
+    reasons={"cache_salt": "an encoder has no cache"},
+    generate=False,
+    tokenize=True,
+    embeddings=True,
 )

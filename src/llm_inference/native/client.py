@@ -18,7 +18,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from llm_inference import errors
 from llm_inference.engine.base import EngineStats
-from llm_inference.errors import EngineError, LLMInferenceError, NotReadyError, StartupError
+from llm_inference.errors import EngineError, LLMInferenceError, NotReadyError, RequestTimeoutError, StartupError
 from llm_inference.native.messages import SequenceOutput
 from llm_inference.native.request import CoreRequest
 from llm_inference.native.wire import (
@@ -34,6 +34,9 @@ from llm_inference.native.wire import (
     Step,
     Submit,
 )
+
+#: Outcomes that may wait for one client that reads slowly: whole answers fit, a stalled connection's memory is bounded.
+MAX_BACKLOG = 32_768
 
 #: What a request's queue holds: an outcome, or the error that ends it.
 Item = SequenceOutput | PromptLogprobs | LLMInferenceError
@@ -52,7 +55,7 @@ class CoreClient:
         self._decoder: msgspec.msgpack.Decoder[FromCore] = msgspec.msgpack.Decoder(FromCore)
         self._ready: asyncio.Future[CoreReport] | None = None
         self._stats = EngineStats()
-        self._last_progress = time.monotonic()
+        self._last_progress = self._last_heard = time.monotonic()
         self.on_lost: Callable[[str], None] = lambda reason: None
 
     @property
@@ -72,6 +75,11 @@ class CoreClient:
     def stalled_s(self) -> float:
         """Seconds since a step completed while work was in flight; 0 when there is none."""
         return time.monotonic() - self._last_progress if self._queues else 0.0
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since anything came from the core, which speaks every second; 0 when there is none."""
+        return time.monotonic() - self._last_heard if self.connected else 0.0
 
     async def connect(self) -> CoreReport:
         """Open a fresh socket, greet, wait for the core to be ready. Raises the `StartupError` it refused with."""
@@ -121,13 +129,17 @@ class CoreClient:
         if was_connected:
             self.on_lost(reason)
 
-    async def submit(self, request: CoreRequest) -> asyncio.Queue[Item]:
-        """Send a request; its outcomes arrive in the queue. Raises `NotReadyError` when there is no core now."""
+    async def submit(self, request: CoreRequest, queue: asyncio.Queue[Item] | None = None) -> asyncio.Queue[Item]:
+        """Send a request; its outcomes arrive in the queue, a new one or one that several requests share.
+
+        Raises `NotReadyError` when there is no core now.
+        """
         if not self.connected or self._socket is None:
             raise NotReadyError("the engine is starting or restarting; try again shortly", retry_after_s=2)
         if not self._queues:
             self._last_progress = time.monotonic()
-        queue: asyncio.Queue[Item] = asyncio.Queue()
+        if queue is None:
+            queue = asyncio.Queue()
         self._queues[request.request_id] = queue
         await self._send(Submit(request))
         return queue
@@ -150,8 +162,10 @@ class CoreClient:
     async def _receive(self, socket: zmq.asyncio.Socket) -> None:
         while True:
             message = self._decoder.decode(await socket.recv())
+            self._last_heard = time.monotonic()
             if isinstance(message, Step):
-                self._on_step(message)
+                for request_id in self._on_step(message):
+                    await self._send(Abort(request_id))
             elif isinstance(message, Ready):
                 if self._ready is not None and not self._ready.done():
                     self._ready.set_result(message.report)
@@ -161,7 +175,8 @@ class CoreClient:
             elif self._ready is not None and not self._ready.done():
                 self._ready.set_exception(_startup_error(message))
 
-    def _on_step(self, step: Step) -> None:
+    def _on_step(self, step: Step) -> list[str]:
+        """Hand out what a step brought. Returns the requests that were ended because nobody takes their outcomes."""
         if step.stats.num_steps != self._stats.num_steps:
             self._last_progress = time.monotonic()
         self._stats = step.stats
@@ -169,12 +184,21 @@ class CoreClient:
         for part in step.prompt_logprobs:
             if queue := self._queues.get(part.request_id):
                 queue.put_nowait(part)
+        given_up: list[str] = []
         for output in step.outputs:
             if queue := self._queues.get(output.request_id):
-                queue.put_nowait(output)
+                if queue.qsize() < MAX_BACKLOG:
+                    queue.put_nowait(output)
+                    continue
+                queue.put_nowait(
+                    RequestTimeoutError(f"{MAX_BACKLOG} tokens of the answer were not taken; read it faster")
+                )
+                del self._queues[output.request_id]
+                given_up.append(output.request_id)
         for failure in step.failures:
             if queue := self._queues.get(failure.request_id):
-                queue.put_nowait(EngineError(failure.message))
+                queue.put_nowait(_error(failure.error, failure.message, failure.param))
+        return given_up
 
     async def _watch(self, monitor: zmq.asyncio.Socket) -> None:
         """A closed connection is known at once, also to fronts that do not own the core's process."""

@@ -12,14 +12,17 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
 
 from llm_inference.engine.base import EngineStats
-from llm_inference.errors import EngineError, InvalidRequestError
+from llm_inference.errors import EngineError, InvalidRequestError, LLMInferenceError
 from llm_inference.native.batch import Batch, ModelInput
 from llm_inference.native.beam_group import BeamGroup
 from llm_inference.native.grammar import GrammarCompiler, GrammarMasks, GrammarState
 from llm_inference.native.messages import SequenceOutput
+from llm_inference.native.pooling import Pooler
 from llm_inference.native.request import CoreRequest, SampledToken, Sequence, SequenceStatus
 from llm_inference.native.runner.base import Runner
 from llm_inference.native.sampler import Sampler
@@ -37,6 +40,25 @@ class StepResult:
     outputs: list[SequenceOutput] = field(default_factory=list)
     prompt_logprobs: list[PromptLogprobs] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
+    #: The step as a whole failed, not single requests of it by their own fault.
+    broken: bool = False
+
+
+class Core(Protocol):
+    """What the server and the offline `LLM` drive: a decoder's core, or an encoder's (`encoder_core.py`)."""
+
+    @property
+    def has_work(self) -> bool: ...
+
+    def stats(self) -> EngineStats: ...
+
+    def is_live(self, request_id: str) -> bool: ...
+
+    def add(self, request: CoreRequest) -> None: ...
+
+    def abort(self, request_id: str, index: int | None = None) -> None: ...
+
+    def step(self) -> StepResult: ...
 
 
 class EngineCore:
@@ -62,6 +84,7 @@ class EngineCore:
         #: How many prompt tokens' log-probabilities were sent; a recompute after preemption sends none twice.
         self._num_prompt_logprobs: dict[str, int] = {}
         self._beams: dict[str, BeamGroup] = {}
+        self._pooler = Pooler()
         self._num_steps = 0
         self._prompt_tokens = 0
         self._generation_tokens = 0
@@ -71,8 +94,6 @@ class EngineCore:
         return self._scheduler.has_work
 
     def stats(self) -> EngineStats:
-        import msgspec
-
         return msgspec.structs.replace(
             self._scheduler.stats(),
             num_steps=self._num_steps,
@@ -89,7 +110,8 @@ class EngineCore:
         if request.sampling.grammar is not None:
             if self._grammars is None:
                 raise InvalidRequestError("this model cannot be constrained by a grammar", param="response_format")
-            self._grammars.check(request.sampling.grammar)
+            self._grammars.start(request.sampling.grammar)  # compiled now, by way of checking
+        self._sampler.processors.check(request.sampling.logits_processors)
         self._scheduler.add(request, time.monotonic())
         self._sampled[request.request_id] = set()
         if request.sampling.num_beams > 1:
@@ -113,19 +135,39 @@ class EngineCore:
         if not batch:
             return result
         try:
-            logits = self._runner.execute(ModelInput.build(batch, self._block_size))
+            logits, vectors = self._execute(batch, result)
             sampled = self._sample(batch, logits, result)
         except Exception as exc:
             logger.exception("a step failed; its %d requests are ended", len(batch.scheduled))
+            error = EngineError(f"the engine failed in this step: {type(exc).__name__}: {exc}")
             for request_id in {item.sequence.request.request_id for item in batch.scheduled}:
-                self._fail(request_id, f"the engine failed in this step: {type(exc).__name__}: {exc}", result)
+                self._fail(request_id, error, result)
+            result.broken = True
             return result
         self._num_steps += 1
         result.outputs = self._scheduler.update(batch, sampled, time.monotonic())
+        if vectors:
+            result.outputs = [
+                msgspec.structs.replace(output, vector=vectors.get(output.request_id)) for output in result.outputs
+            ]
         self._advance_beams(result)
         self._generation_tokens += sum(len(output.tokens) for output in result.outputs)
         self._clean_up(batch)
         return result
+
+    def _execute(self, batch: Batch, result: StepResult) -> tuple[torch.Tensor, dict[str, bytes]]:
+        """The step's logits, and the vectors (by request id) that it completed."""
+        model_input = ModelInput.build(batch, self._block_size)
+        if all(item.sequence.request.pooling is None for item in batch.scheduled):
+            return self._runner.execute(model_input), {}
+        logits, hidden = self._runner.execute_with_hidden(model_input)
+        vectors: dict[str, bytes] = {}
+        for request_id, vector in self._pooler.take(batch, hidden).items():
+            if isinstance(vector, EngineError):
+                self._fail(request_id, vector, result)
+            else:
+                vectors[request_id] = vector
+        return logits, vectors
 
     def _sample(self, batch: Batch, logits: torch.Tensor, result: StepResult) -> list[list[SampledToken | None]]:
         """Tokens for every sampler of every item, None for beams. Prompt log-probabilities go to `result`."""
@@ -144,15 +186,15 @@ class EngineCore:
             else:
                 for sampler in item.samplers:
                     drawn.add(next_row - 1, sampler)
-        failures: dict[str, EngineError] = {}
+        failures: dict[str, LLMInferenceError] = {}
         tokens = self._draw(drawn, logits, failures)
         self._offer(beams, logits, failures)
         for request_id, error in failures.items():
-            self._fail(request_id, error.message, result)
+            self._fail(request_id, error, result)
         return [[tokens.get(sampler) for sampler in item.samplers] for item in batch.scheduled]
 
     def _draw(
-        self, rows: _Rows, logits: torch.Tensor, failures: dict[str, EngineError]
+        self, rows: _Rows, logits: torch.Tensor, failures: dict[str, LLMInferenceError]
     ) -> dict[Sequence, SampledToken | None]:
         """One token for each row; the grammars of constrained sequences move on."""
         if not rows.sequences:
@@ -161,16 +203,16 @@ class EngineCore:
         masks = GrammarMasks.fill(states, self._runner.vocab_size) if any(states) else None
         failed: dict[int, EngineError] = {}
         tokens = self._sampler.sample(rows.of(logits), rows.sequences, masks, failures=failed)
-        if masks is not None:
-            failed |= masks.failures
+        refused = masks.failures if masks is not None else {}
         for sequence, state, token in zip(rows.sequences, states, tokens, strict=True):
             self._sampled[sequence.request.request_id].add(sequence)
             if state is not None:
                 state.accept(token.token_id)
-        failures |= {rows.sequences[row].request.request_id: error for row, error in failed.items()}
+        for row, error in (*failed.items(), *refused.items()):
+            failures[rows.sequences[row].request.request_id] = error
         return dict(zip(rows.sequences, tokens, strict=True))
 
-    def _offer(self, rows: _Rows, logits: torch.Tensor, failures: dict[str, EngineError]) -> None:
+    def _offer(self, rows: _Rows, logits: torch.Tensor, failures: dict[str, LLMInferenceError]) -> None:
         """Tell each beam's group how the beam may go on."""
         if not rows.sequences:
             return
@@ -181,12 +223,18 @@ class EngineCore:
         for sequence, group, candidates in zip(rows.sequences, groups, found, strict=True):
             self._sampled[sequence.request.request_id].add(sequence)
             group.offer(sequence, candidates)
-        failures |= {rows.sequences[row].request.request_id: error for row, error in failed.items()}
+        for row, error in failed.items():
+            failures[rows.sequences[row].request.request_id] = error
 
     def _advance_beams(self, result: StepResult) -> None:
         for request_id, group in list(self._beams.items()):
             if group.is_complete:
-                outputs = group.advance(self._scheduler)
+                try:
+                    outputs = group.advance(self._scheduler)
+                except ArithmeticError as exc:
+                    logger.exception("the beam search of request %s failed", request_id)
+                    self._fail(request_id, EngineError(f"the beam search failed: {exc}"), result)
+                    continue
                 result.outputs += outputs
                 if outputs:
                     self._drop_request(request_id)
@@ -217,9 +265,9 @@ class EngineCore:
         self._num_prompt_logprobs[request.request_id] = last
         result.prompt_logprobs.append(PromptLogprobs(request.request_id, tuple(tokens)))
 
-    def _fail(self, request_id: str, message: str, result: StepResult) -> None:
+    def _fail(self, request_id: str, error: LLMInferenceError, result: StepResult) -> None:
         self.abort(request_id)
-        result.failures.append(Failure(request_id, message))
+        result.failures.append(Failure(request_id, error.message, type(error).__name__, error.param))
 
     def _clean_up(self, batch: Batch) -> None:
         for item in batch.scheduled:
@@ -241,6 +289,7 @@ class EngineCore:
         self._sampled.pop(request_id, None)
         self._num_prompt_logprobs.pop(request_id, None)
         self._beams.pop(request_id, None)
+        self._pooler.forget(request_id)
 
 
 @dataclass(slots=True)
@@ -260,8 +309,11 @@ class _Rows:
 
 
 def check_healthy(result: StepResult, consecutive_failures: int, limit: int = 3) -> int:
-    """Count steps that failed in a row. Raises `EngineError` at `limit`: the state is then not to be trusted."""
-    if not result.failures:
+    """Count steps that failed in a row. Raises `EngineError` at `limit`: the state is then not to be trusted.
+
+    Requests that failed by themselves in a step that went well do not count: else one client could end everybody's.
+    """
+    if not result.broken:
         return 0
     if consecutive_failures + 1 >= limit:
         raise EngineError(f"{limit} steps failed in a row; the last: {result.failures[-1].message}")

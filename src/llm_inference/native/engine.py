@@ -1,6 +1,7 @@
 """The native engine's front: the `Engine` that the gateway sees. Asynchronous, torch-free.
 
     GenerateRequest ─► Preparer (thread pool) ─► CoreClient ─► [core process] ─► Choice ─► Delta, Delta, …
+    EmbedRequest ─► embed.prepare, embed.run ──────────┘                     └─► vectors
 
 It owns the core's process through the supervisor, or, in a further gateway worker, attaches to one that another
 process owns. Sampling parameters are *enforced* in `scheduler.py` (lengths, stop ids), `sampler.py` (everything about
@@ -11,12 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import itertools
 import logging
 import sys
 import time
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Generator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -24,18 +26,29 @@ import msgspec
 
 from llm_inference.engine.base import Capabilities, EngineStats, Health
 from llm_inference.engine.supervisor import Child, ChildSpec
-from llm_inference.engine.types import Delta, GenerateRequest, ModelInfo, Prompt, TokenizeResult
+from llm_inference.engine.types import (
+    Delta,
+    EmbedRequest,
+    EmbedResult,
+    GenerateRequest,
+    ModelInfo,
+    Prompt,
+    TokenizeResult,
+)
 from llm_inference.errors import StartupError
+from llm_inference.native import embed
 from llm_inference.native.answer import Answer
-from llm_inference.native.capabilities import CAPABILITIES
+from llm_inference.native.capabilities import CAPABILITIES, ENCODER_CAPABILITIES
 from llm_inference.native.client import CoreClient
+from llm_inference.native.grammar import GrammarCompiler
+from llm_inference.native.grammar_guard import GrammarGuard
 from llm_inference.native.plan import NativePlan
 from llm_inference.native.prepare import Preparer
 from llm_inference.native.wire import CoreReport
 
 logger = logging.getLogger(__name__)
 
-#: Work in flight and no step for this long: something hangs.
+#: Work in flight and no step for this long, or no sign of life: something hangs.
 STALLED_AFTER_S = 60.0
 
 
@@ -52,6 +65,9 @@ class NativeEngine:
         self._child: Child | None = self._make_child() if owns_core else None
         self._preparer: Preparer | None = None
         self._pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix="prepare")
+        #: Requests with a grammar queue here: what a hostile one costs, only they wait for.
+        self._grammar_pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="prepare-grammar")
+        self._guard: GrammarGuard | None = None
         self._ids = itertools.count()
         self._id_prefix = uuid.uuid4().hex[:8]
         self._report: CoreReport | None = None
@@ -62,7 +78,7 @@ class NativeEngine:
 
     @property
     def capabilities(self) -> Capabilities:
-        return CAPABILITIES
+        return CAPABILITIES if self._plan.setup.kind == "decoder" else ENCODER_CAPABILITIES
 
     @property
     def info(self) -> ModelInfo:
@@ -75,7 +91,11 @@ class NativeEngine:
 
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
-        self._preparer = await loop.run_in_executor(self._pool, self._plan.make_preparer)
+        preparer = await loop.run_in_executor(self._pool, self._plan.make_preparer)
+        if isinstance(preparer.grammars, GrammarCompiler):
+            self._guard = GrammarGuard(preparer.grammars)
+            preparer = dataclasses.replace(preparer, grammars=self._guard)
+        self._preparer = preparer
         if self._child is not None:
             setup = msgspec.structs.replace(self._plan.setup, socket_path=self._socket_path)
             setup_file = self._run_dir / "core.json"
@@ -94,12 +114,19 @@ class NativeEngine:
         await self._client.close()
         if self._child is not None:
             await self._child.stop(grace_s=5.0)
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._pool, self._grammar_pool):
+            pool.shutdown(wait=False, cancel_futures=True)
+        if self._guard is not None:
+            self._guard.close()
 
     async def health(self) -> Health:
         stalled_s = self._client.stalled_s
         if stalled_s > STALLED_AFTER_S:
             reason = f"requests are in flight and no step has completed for {stalled_s:.0f} s"
+            return Health(live=True, ready=False, progressing=False, reason=reason)
+        silent_s = self._client.silent_s
+        if silent_s > STALLED_AFTER_S:
+            reason = f"the engine's process has not been heard of for {silent_s:.0f} s"
             return Health(live=True, ready=False, progressing=False, reason=reason)
         if not self._client.connected:
             if self._failure_file.exists():
@@ -127,36 +154,59 @@ class NativeEngine:
 
     async def detokenize(self, token_ids: tuple[int, ...]) -> str:
         preparer = self._require_preparer()
-        preparer.check_ids(token_ids, "tokens")
-        return preparer.tokenizer.decode(token_ids, skip_special_tokens=False)
+
+        def work() -> str:
+            preparer.check_ids(token_ids, "tokens")
+            return preparer.tokenizer.decode(token_ids, skip_special_tokens=False)
+
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta, None]:
         accepted_s = time.monotonic()
         preparer = self._require_preparer()
         core_id = f"{self._id_prefix}-{next(self._ids)}"
+        self._plan.require_generation()
         loop = asyncio.get_running_loop()
-        prepared = await loop.run_in_executor(self._pool, preparer.prepare, request, core_id)
+        constrained = request.sampling.grammar is not None or request.tool_choice not in (None, "none", "auto")
+        pool = self._grammar_pool if constrained else self._pool
+        prepared = await loop.run_in_executor(pool, preparer.prepare, request, core_id)
+        finished = False
+        with self._counted():
+            try:
+                queue = await self._client.submit(prepared.core_request)
+                answer = Answer(request, prepared, preparer.tokenizer, accepted_s)
+                while not answer.finished:
+                    items = [await queue.get()]
+                    while not queue.empty():  # a slow reader gets what has piled up in one go
+                        items.append(queue.get_nowait())
+                    for delta in answer.take(items):
+                        yield delta
+                    for index in answer.stopped_by_text():
+                        await self._client.abort(core_id, index)
+                    if answer.error is not None:
+                        raise answer.error
+                finished = True
+                self._client.release(core_id)
+            finally:
+                if not finished:
+                    await self._client.abort(core_id)
+
+    async def embed(self, request: EmbedRequest) -> EmbedResult:
+        preparer, plan = self._require_preparer(), self._plan
+        core_id = f"{self._id_prefix}-{next(self._ids)}"
+        loop = asyncio.get_running_loop()
+        requests = await loop.run_in_executor(self._pool, embed.prepare, request, preparer, plan.embedding, core_id)
+        with self._counted():
+            return await embed.run(self._client, requests, 2 * plan.setup.max_num_batched_tokens)
+
+    @contextlib.contextmanager
+    def _counted(self) -> Generator[None, None, None]:
+        """A request in flight, for `stop` to wait for."""
         self._num_requests += 1
         self._idle.clear()
-        finished = False
         try:
-            queue = await self._client.submit(prepared.core_request)
-            answer = Answer(request, prepared, preparer.tokenizer, accepted_s)
-            while not answer.finished:
-                items = [await queue.get()]
-                while not queue.empty():  # a slow reader gets what has piled up in one go
-                    items.append(queue.get_nowait())
-                for delta in answer.take(items):
-                    yield delta
-                for index in answer.stopped_by_text():
-                    await self._client.abort(core_id, index)
-                if answer.error is not None:
-                    raise answer.error
-            finished = True
-            self._client.release(core_id)
+            yield
         finally:
-            if not finished:
-                await self._client.abort(core_id)
             self._num_requests -= 1
             if self._num_requests == 0:
                 self._idle.set()

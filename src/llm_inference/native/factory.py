@@ -17,9 +17,7 @@ def create(model: ModelConfig, context: EngineContext) -> NativeEngine:
     """
     file = context.run_dir / "plan.json"
     if context.owns_core:
-        plan = make_plan(
-            model, progress=context.progress, log_level=context.log_level, log_format=context.log_format
-        )
+        plan = make_plan(model, progress=context.progress, log_level=context.log_level, log_format=context.log_format)
         file.write_bytes(msgspec.json.encode(plan))
     else:
         plan = msgspec.json.decode(file.read_bytes(), type=NativePlan)

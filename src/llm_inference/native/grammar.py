@@ -22,6 +22,7 @@ from __future__ import annotations
 import logging
 import re
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -42,6 +43,8 @@ __all__ = ["GrammarCompiler", "GrammarLimits", "GrammarMasks", "GrammarState"]
 logger = logging.getLogger(__name__)
 
 _MAX_MESSAGE_CHARS = 300
+#: CPU seconds for the mask of one token. The library's fuel bounds its steps, not what a step costs.
+_MAX_MASK_S = 0.5
 _DUMP = re.compile(r"\n\s*(?:<|\d+ \|)")
 
 
@@ -137,6 +140,10 @@ class GrammarCompiler:
         return GrammarState(self, grammar, matcher.deep_copy())
 
     @property
+    def tokenizer_json(self) -> str:
+        return self._tokenizer_json
+
+    @property
     def eos_token_ids(self) -> tuple[int, ...]:
         return self._eos_token_ids
 
@@ -219,6 +226,11 @@ class GrammarState:
         self.failure: str | None = None
 
     @property
+    def param(self) -> str:
+        """The request field to blame for a failure."""
+        return FIELDS[self._grammar.kind]
+
+    @property
     def can_stop(self) -> bool:
         """The output so far satisfies the grammar: EOS is allowed."""
         return self._ended or bool(self._matcher.is_accepting())
@@ -238,7 +250,8 @@ class GrammarState:
         if not self._matcher.is_stopped() and self._matcher.consume_token(token_id):
             self._tokens.append(token_id)
         elif not self._recover() or not self._matcher.consume_token(token_id):
-            self.failure = f"token {token_id} does not continue the output's grammar"
+            reason = f" ({_in_short(self._matcher.get_error())})" if self._matcher.is_error() else ""
+            self.failure = _too_complex(f"token {token_id} does not continue it{reason}")
         else:
             self._tokens.append(token_id)
 
@@ -253,11 +266,15 @@ class GrammarState:
         if self.is_finished:
             words = _bits_of(self._compiler.eos_token_ids, len(row))
         else:
+            begun = time.thread_time()
             words = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.int32)
             if self._matcher.is_error() and self._recover():
                 words = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.int32)
             if self._matcher.is_error():
-                self.failure = f"the output's grammar became too complex: {_in_short(self._matcher.get_error())}"
+                self.failure = _too_complex(_in_short(self._matcher.get_error()))
+                return
+            if time.thread_time() - begun > _MAX_MASK_S:
+                self.failure = _too_complex(f"one token took more than {_MAX_MASK_S:g} s")
                 return
         shared = min(len(row), len(words))
         row[:shared] = words[:shared]
@@ -308,6 +325,10 @@ class _Vocabulary:
     def __call__(self, text: bytes | str) -> list[int]:
         first = len(self.tokens) - 256
         return [first + value for value in (text if isinstance(text, bytes) else text.encode())]
+
+
+def _too_complex(reason: str) -> str:
+    return f"the output's grammar became too complex: {reason}"
 
 
 def _bits_of(token_ids: Sequence[int], num_words: int) -> Bits:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from llm_inference.errors import EngineError
+from llm_inference.errors import EngineError, InvalidRequestError
 
 if TYPE_CHECKING:
     import torch
@@ -39,20 +39,20 @@ class GrammarMasks:
     rows: list[int]
     bits: Bits
     vocab_size: int
-    failures: dict[int, EngineError] = field(default_factory=dict)
+    failures: dict[int, InvalidRequestError] = field(default_factory=dict)
 
     @classmethod
     def fill(cls, states: Sequence[GrammarState | None], vocab_size: int) -> GrammarMasks:
         """One state, or None, for each row of the logits; `vocab_size` is the logits' width."""
         rows = [row for row, state in enumerate(states) if state is not None]
         bits = np.zeros((len(rows), -(-vocab_size // 32)), dtype=np.int32)
-        failures: dict[int, EngineError] = {}
+        failures: dict[int, InvalidRequestError] = {}
         for place, row in enumerate(rows):
             state = states[row]
             assert state is not None
             state.fill_mask(bits[place])
             if state.failure is not None:
-                failures[row] = EngineError(state.failure)
+                failures[row] = InvalidRequestError(state.failure, param=state.param)
                 bits[place] = -1
         return cls(rows, bits, vocab_size, failures)
 

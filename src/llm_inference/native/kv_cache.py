@@ -97,12 +97,12 @@ class KVCacheManager:
     def lookup(self, sequence: Sequence) -> PrefixMatch:
         """The longest cached prefix of a sequence without blocks, in whole blocks; changes nothing but its hashes.
 
-        At least one token stays to be computed, so that there are logits to sample from. A sequence whose prompt
-        logprobs are still owed finds nothing: they can only come from computing the prompt.
+        At least one token stays to be computed, so that there are logits to sample from. A sequence that owes
+        something of every position (prompt logprobs, a mean) finds nothing: it can only come from computing them.
         """
         if not self.enable_prefix_caching:
             return PrefixMatch()
-        if sequence.request.sampling.prompt_logprobs is not None and sequence.num_output_tokens == 0:
+        if sequence.request.needs_every_position and sequence.num_output_tokens == 0:
             return PrefixMatch()
         limit = (len(sequence.token_ids) - 1) // self.block_size
         self._extend_hashes(sequence, limit)

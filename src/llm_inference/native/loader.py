@@ -11,9 +11,9 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import torch
 from tqdm import tqdm
@@ -23,11 +23,13 @@ from llm_inference.model_spec import ModelSpec
 from llm_inference.native import precision
 from llm_inference.native.checkpoint import Checkpoint, Tensor
 from llm_inference.native.layers.linear import Placement
-from llm_inference.native.models.base import CausalLM
-from llm_inference.native.models.registry import model_class
+from llm_inference.native.models.base import CausalLM, Encoder
+from llm_inference.native.models.registry import encoder_class, model_class
 from llm_inference.native.quantization.registry import kernel_factory
 
 logger = logging.getLogger(__name__)
+
+ModelT = TypeVar("ModelT", CausalLM, Encoder)
 
 #: Buffers that old checkpoints carry and every implementation computes itself.
 IGNORED_SUFFIXES: Final = (".rotary_emb.inv_freq", ".rotary_emb.cos_cached", ".rotary_emb.sin_cached")
@@ -68,6 +70,34 @@ def load_model(
     Raises `UnsupportedModelError` for an unknown architecture or quantization, `SourceError` for a missing, left-over,
     repeated, misshapen or unreadable tensor, `OutOfMemoryError`.
     """
+    placement = Placement(dtype, device, kernel_factory(quantization))
+    return _load(directory, spec, placement, model_class(spec.model_type), lambda model: str, quantization, progress)
+
+
+def load_encoder(
+    directory: Path,
+    spec: ModelSpec,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    quantization: str | None = None,
+    progress: bool = False,
+) -> Encoder:
+    """The same for an encoder, whose own names for tensors hold."""
+    placement = Placement(dtype, device, kernel_factory(quantization))
+    factory = encoder_class(spec.model_type)
+    return _load(directory, spec, placement, factory, lambda encoder: encoder.tensor_name, quantization, progress)
+
+
+def _load(
+    directory: Path,
+    spec: ModelSpec,
+    placement: Placement,
+    factory: Callable[[ModelSpec, Mapping[str, Any], Placement], ModelT],
+    naming: Callable[[ModelT], Callable[[str], str | None]],
+    quantization: str | None,
+    progress: bool,
+) -> ModelT:
     started_s = time.monotonic()
     if spec.quantization_config is not None:
         method = spec.quantization_config.get("quant_method", "an unnamed method")
@@ -75,11 +105,11 @@ def load_model(
             f"{directory}: the checkpoint is quantized with {method}, which the native engine does not read; serve the "
             "unquantized model with `quantization: int8` or `int4`, or choose another engine (`engine:`)"
         )
-    placement = Placement(dtype, device, kernel_factory(quantization))
     config = _read_config(directory)
+    device = placement.device
     try:
-        model = model_class(spec.model_type)(spec, config, placement)
-        _fill(model, Checkpoint(directory), progress)
+        model = factory(spec, config, placement)
+        _fill(model, Checkpoint(directory), naming(model), progress)
         model.finish()
     except (torch.OutOfMemoryError, MemoryError) as exc:
         raise _out_of_memory(directory, spec, device) from exc
@@ -92,14 +122,16 @@ def load_model(
         directory.name,
         spec.num_parameters,
         model.num_bytes / 2**20,
-        quantization or str(dtype).removeprefix("torch."),
+        quantization or str(placement.dtype).removeprefix("torch."),
         device,
         time.monotonic() - started_s,
     )
     return model
 
 
-def _fill(model: CausalLM, checkpoint: Checkpoint, progress: bool) -> None:
+def _fill(
+    model: CausalLM | Encoder, checkpoint: Checkpoint, naming: Callable[[str], str | None], progress: bool
+) -> None:
     slots = model.slots()
     optional = model.optional()
     stored: dict[str, Path] = {}
@@ -109,19 +141,22 @@ def _fill(model: CausalLM, checkpoint: Checkpoint, progress: bool) -> None:
     )
     with bar:
         for tensor in checkpoint.tensors():
-            slot = slots.get(tensor.name)
+            name = naming(tensor.name)
+            if name is None:
+                continue
+            slot = slots.get(name)
             if slot is None:
                 if not tensor.name.endswith(IGNORED_SUFFIXES):
                     left_over.append(f"{tensor.name} ({tensor.file.name})")
                 continue
-            if tensor.name in stored:
+            if name in stored:
                 raise SourceError(
-                    f"{checkpoint.directory}: the tensor {tensor.name!r} is in {stored[tensor.name].name} and again in "
+                    f"{checkpoint.directory}: the tensor {tensor.name!r} is in {stored[name].name} and again in "
                     f"{tensor.file.name}; remove the file that does not belong to the model"
                 )
             _check(tensor, slot.shape)
             slot.store(tensor.data)
-            stored[tensor.name] = tensor.file
+            stored[name] = tensor.file
             bar.update()
     missing = [name for name in slots if name not in stored and name not in optional]
     if missing:

@@ -13,6 +13,10 @@ import torch
 
 from llm_inference.native.request import Sequence
 
+#: What float32 can hold and divide by.
+_MIN_PENALTY = 1e-30
+_MAX_LOGIT = 1e30
+
 
 class TokenCounts:
     """The distinct tokens of one sequence, and how often each was generated."""
@@ -102,7 +106,7 @@ class Penalties:
             size = len(counts.ids)
             rows.append(np.full(size, row, dtype=np.int64))
             ids.append(counts.ids)
-            factors.append(np.full(size, sampling.repetition_penalty or 1.0, dtype=np.float32))
+            factors.append(np.full(size, max(sampling.repetition_penalty or 1.0, _MIN_PENALTY), dtype=np.float32))
             offsets.append(
                 (sampling.presence_penalty or 0.0) * (counts.counts > 0)
                 + (sampling.frequency_penalty or 0.0) * counts.counts
@@ -113,7 +117,8 @@ class Penalties:
         factor = _to(np.concatenate(factors), logits)
         values = logits[place]
         values = torch.where(values > 0, values / factor, values * factor)
-        logits[place] = values - _to(np.concatenate(offsets).astype(np.float32), logits)
+        values -= _to(np.concatenate(offsets).astype(np.float32), logits)
+        logits[place] = values.clamp_(max=_MAX_LOGIT)  # the smallest penalties would make infinities
 
     @staticmethod
     def _apply_bias(logits: torch.Tensor, sequences: Rows[Sequence]) -> None:

@@ -17,10 +17,14 @@ import msgspec
 
 from llm_inference.config.schema import ModelConfig
 from llm_inference.engine.types import GenerationDefaults, ModelInfo
-from llm_inference.errors import ConfigError, UnsupportedModelError
-from llm_inference.model_spec import GenerationConfig, ModelSpec, read_generation_config
+from llm_inference.errors import ConfigError, InvalidRequestError, UnsupportedModelError
+from llm_inference.model_spec import DTYPE_BYTES, GenerationConfig, ModelSpec, read_generation_config
 from llm_inference.native.budget import DEFAULT_CPU_KV_BYTES, MemoryNeeds, plan_memory
+from llm_inference.native.embedding_defaults import EmbeddingDefaults, read_embedding_defaults
+from llm_inference.native.encoder_plan import refuse_options_without_effect, require_memory, step_tokens
 from llm_inference.native.grammar import GrammarCompiler
+from llm_inference.native.logits_processors import known_processors
+from llm_inference.native.models.registry import model_kind
 from llm_inference.native.parsing import ModelFormats
 from llm_inference.native.precision import choose
 from llm_inference.native.prepare import Limits, Preparer
@@ -49,6 +53,7 @@ class NativePlan(msgspec.Struct, frozen=True, kw_only=True):
     setup: CoreSetup
     info: ModelInfo
     defaults: GenerationDefaults
+    embedding: EmbeddingDefaults
     chat_template: str | None
     tool_parser: str
     reasoning_parser: str
@@ -57,6 +62,15 @@ class NativePlan(msgspec.Struct, frozen=True, kw_only=True):
     def core_env(self) -> dict[str, str]:
         """Environment of the core's process; see `thread_environment`."""
         return {} if self.setup.num_threads is None else thread_environment(self.setup.num_threads)
+
+    def require_generation(self) -> None:
+        """Raises `InvalidRequestError` when the model is an encoder."""
+        if self.setup.kind == "encoder":
+            raise InvalidRequestError(
+                f"The model {self.info.name!r} is an encoder: it makes vectors of texts (/embeddings), and no text.",
+                param="model",
+                code="unsupported_operation",
+            )
 
     def make_tokenizer(self) -> Tokenizer:
         return load_tokenizer(Path(self.setup.model_dir), self.setup.tokenizer, self.chat_template)
@@ -69,9 +83,15 @@ class NativePlan(msgspec.Struct, frozen=True, kw_only=True):
             tokenizer=tokenizer,
             defaults=self.defaults,
             eos_token_ids=setup.eos_token_ids,
-            limits=Limits(setup.max_model_len, setup.max_num_seqs, setup.num_valid_tokens),
+            limits=Limits(
+                setup.max_model_len,
+                setup.max_num_seqs,
+                setup.num_valid_tokens,
+                tokens_cover_text=setup.kind == "decoder",
+            ),
             formats=ModelFormats.choose(self.tool_parser, self.reasoning_parser, tokenizer),
             grammars=make_grammars(tokenizer, setup),
+            processors=tuple(known_processors()),
         )
 
 
@@ -89,38 +109,33 @@ def make_plan(
     spec = ModelSpec.from_directory(directory)
     tokenizer = load_tokenizer(directory, model.tokenizer, model.chat_template)
     device = _device(model.device)
-    kind = "cpu" if device == "cpu" else "cuda"
+    device_kind = "cpu" if device == "cpu" else "cuda"
+    kind = model_kind(spec.model_type)
+    embedding = read_embedding_defaults(directory, kind, spec.hidden_size)
     quantization = _quantization(model, spec)
     precision = choose(model.resolved_dtype, spec.dtype, device)
     logger.info("%s: computing in %s on %s: %s", model.name, precision.dtype, device, precision.reason)
-    max_model_len = _max_model_len(model, spec)
-    limits = DEFAULT_LIMITS[kind]
+    limits = DEFAULT_LIMITS[device_kind]
     max_num_seqs = model.max_num_seqs or limits["max_num_seqs"]
-    max_num_batched_tokens = model.max_num_batched_tokens or max(limits["max_num_batched_tokens"], max_num_seqs)
-    block_size = model.block_size or BLOCK_SIZE
     num_kv_blocks = None
-    if kind == "cpu":
-        memory = plan_memory(
-            memory_needs(spec, precision.dtype, quantization, max_num_batched_tokens),
-            available_bytes=available_memory_bytes(),
-            utilization=model.gpu_memory_utilization,
-            kv_cache_bytes=model.kv_cache_memory,
-            default_kv_bytes=None if "gpu_memory_utilization" in model.model_fields_set else DEFAULT_CPU_KV_BYTES,
-            max_model_len=max_model_len,
-            max_num_seqs=max_num_seqs,
-            block_size=block_size,
-        )
-        num_kv_blocks = memory.num_kv_blocks
-        logger.info(
-            "%s: KV cache of %.2f GiB, %d tokens: %s",
-            model.name,
-            memory.kv_cache_bytes / 2**30,
-            num_kv_blocks * block_size,
-            memory.reason,
-        )
+    block_size = model.block_size or BLOCK_SIZE
+    if kind == "encoder":
+        refuse_options_without_effect(model)
+        max_model_len = _max_model_len(model, spec, embedding.max_tokens)
+        max_num_batched_tokens = step_tokens(model, max_model_len, limits["max_num_batched_tokens"])
+        if device == "cpu":
+            needs = memory_needs(spec, precision.dtype, quantization, max_num_batched_tokens)
+            require_memory(needs, available_memory_bytes(), model.gpu_memory_utilization)
+    else:
+        max_model_len = _max_model_len(model, spec)
+        max_num_batched_tokens = model.max_num_batched_tokens or max(limits["max_num_batched_tokens"], max_num_seqs)
+        if device == "cpu":
+            needs = memory_needs(spec, precision.dtype, quantization, max_num_batched_tokens)
+            num_kv_blocks = _num_kv_blocks(model, needs, max_model_len, max_num_seqs, block_size)
     generation = read_generation_config(directory)
     setup = CoreSetup(
         model_dir=str(directory),
+        kind=kind,
         tokenizer=model.tokenizer,
         device=device,
         precision=precision.dtype,
@@ -128,14 +143,15 @@ def make_plan(
         max_model_len=max_model_len,
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,
+        max_prefill_tokens_with_decodes=model.max_prefill_tokens_with_decodes,
         block_size=block_size,
         num_kv_blocks=num_kv_blocks,
         kv_cache_bytes=model.kv_cache_memory,
         gpu_memory_utilization=model.gpu_memory_utilization,
         enable_prefix_caching=model.enable_prefix_caching,
-        eos_token_ids=_eos_token_ids(generation, tokenizer),
+        eos_token_ids=_eos_token_ids(generation, tokenizer) if kind == "decoder" else (),
         num_valid_tokens=min(tokenizer.vocab_size, spec.vocab_size),
-        num_threads=available_cpus() if kind == "cpu" else None,
+        num_threads=available_cpus() if device == "cpu" else None,
         compile=model.compile,
         log_level=log_level,
         log_format=log_format,
@@ -155,6 +171,7 @@ def make_plan(
         setup=setup,
         info=info,
         defaults=_defaults(model, generation),
+        embedding=embedding,
         chat_template=model.chat_template,
         tool_parser=model.tool_parser,
         reasoning_parser=model.reasoning_parser,
@@ -180,8 +197,10 @@ def memory_needs(spec: ModelSpec, dtype: str, quantization: str | None, max_num_
     """Bytes by the spec. Workspace: activations of a full step and float32 logits of 64 rows, with half as reserve."""
     step = max_num_batched_tokens * (2 * spec.hidden_size + 2 * spec.intermediate_size) * 4 * 2
     logits = 64 * spec.vocab_size * 4
+    # On a CPU the head is packed for its kernel, beside the embedding that it is tied to.
+    packed_head = spec.vocab_size * spec.hidden_size * int(DTYPE_BYTES[dtype]) if spec.tie_word_embeddings else 0
     return MemoryNeeds(
-        weight_bytes=spec.weight_bytes(quantization or dtype),
+        weight_bytes=spec.weight_bytes(quantization or dtype) + packed_head,
         kv_bytes_per_token=spec.kv_bytes_per_token(dtype),
         workspace_bytes=(step + logits) * 3 // 2,
         alternatives={name: spec.weight_bytes(name) for name in ("bfloat16", *QUANTIZATIONS)},
@@ -195,6 +214,7 @@ def _refuse_foreign_options(model: ModelConfig) -> None:
         ("replicas", 1, "start one server per replica"),
         ("device_map", None, "use `device`"),
         ("engine_args", {}, "the native engine's options are keys of the model section"),
+        ("compile", False, "leave it out; the CPU kernels are packed ahead of time without it"),
         ("url", None, "`url` belongs to engines that run elsewhere"),
     ):
         if getattr(model, key) != unset:
@@ -225,10 +245,34 @@ def _quantization(model: ModelConfig, spec: ModelSpec) -> str | None:
     return wanted
 
 
-def _max_model_len(model: ModelConfig, spec: ModelSpec) -> int:
+def _num_kv_blocks(
+    model: ModelConfig, needs: MemoryNeeds, max_model_len: int, max_num_seqs: int, block_size: int
+) -> int:
+    memory = plan_memory(
+        needs,
+        available_bytes=available_memory_bytes(),
+        utilization=model.gpu_memory_utilization,
+        kv_cache_bytes=model.kv_cache_memory,
+        default_kv_bytes=None if "gpu_memory_utilization" in model.model_fields_set else DEFAULT_CPU_KV_BYTES,
+        max_model_len=max_model_len,
+        max_num_seqs=max_num_seqs,
+        block_size=block_size,
+    )
+    logger.info(
+        "%s: KV cache of %.2f GiB, %d tokens: %s",
+        model.name,
+        memory.kv_cache_bytes / 2**30,
+        memory.num_kv_blocks * block_size,
+        memory.reason,
+    )
+    return memory.num_kv_blocks
+
+
+def _max_model_len(model: ModelConfig, spec: ModelSpec, advised: int | None = None) -> int:
+    """`advised`: what the model's files say is the longest input it is good for; the config may go beyond it."""
     own = spec.max_position_embeddings
     if model.max_model_len is None:
-        return own
+        return min(own, advised or own)
     if model.max_model_len > own:
         raise ConfigError(
             f"max_model_len is {model.max_model_len}, but {model.model} was made for at most {own} positions; "

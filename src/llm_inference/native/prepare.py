@@ -6,18 +6,29 @@ Runs in a thread pool, since a prompt may be megabytes. No sockets, no torch.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, Protocol
 
 import msgspec
 
-from llm_inference.engine.types import ChatPrompt, GenerateRequest, GenerationDefaults, Prompt, SamplingParams
+from llm_inference.engine.types import (
+    ChatPrompt,
+    GenerateRequest,
+    GenerationDefaults,
+    Grammar,
+    Prompt,
+    SamplingParams,
+)
 from llm_inference.errors import ContextLengthError, InvalidRequestError
-from llm_inference.native.grammar import GrammarCompiler
 from llm_inference.native.logits_processors import check_names
 from llm_inference.native.parsing import PLAIN_TEXT, ModelFormats, OutputFormat, output_format, with_allowed_tools
 from llm_inference.native.request import CoreRequest
 from llm_inference.text.chat import encode_chat
 from llm_inference.text.tokenizer import Tokenizer
+
+#: An exponent of the output's length: beyond this, scores leave the range of numbers.
+MAX_LENGTH_PENALTY: Final = 20.0
+#: Continuations of one beam that are looked at in one step, in Python: more would hold up everybody's step.
+MAX_BEAM_CANDIDATES: Final = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +50,12 @@ class Prepared:
     output: OutputFormat
 
 
+class ChecksGrammars(Protocol):
+    """A `GrammarCompiler`, or the `GrammarGuard` that keeps it in a process of its own."""
+
+    def check(self, grammar: Grammar, param: str | None = None) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Preparer:
     """Everything needed to prepare a request for one model."""
@@ -48,7 +65,7 @@ class Preparer:
     eos_token_ids: tuple[int, ...]
     limits: Limits
     formats: ModelFormats
-    grammars: GrammarCompiler | None  # None: this model cannot be constrained
+    grammars: ChecksGrammars | None  # None: this model cannot be constrained
     processors: tuple[str, ...] = ()  # names of the logits processors that are installed
 
     def prepare(self, request: GenerateRequest, core_id: str) -> Prepared:
@@ -137,7 +154,7 @@ class Preparer:
                 param="num_beams" if resolved.num_beams > num_choices else "best_of" if resolved.best_of else "n",
             )
         if resolved.num_beams > 1:
-            _check_beams(sampling)
+            _check_beams(sampling, 0 if resolved.ignore_eos else len(self.eos_token_ids))
         grammar = resolved.grammar
         if output.grammar is not None:
             if grammar is not None:
@@ -189,11 +206,26 @@ def _num_chars(message: dict[str, Any]) -> int:
     return sum(len(part["text"]) for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str))
 
 
-def _check_beams(sampling: SamplingParams) -> None:
+def _check_beams(sampling: SamplingParams, num_eos: int) -> None:
     """Beam search looks for the most probable outputs; what draws at random or steers tokens does not go with it."""
     if sampling.n > sampling.num_beams:
         raise InvalidRequestError(
             f"n is {sampling.n}, but a search with num_beams={sampling.num_beams} has only that many outputs", param="n"
+        )
+    if not -MAX_LENGTH_PENALTY <= sampling.length_penalty <= MAX_LENGTH_PENALTY:
+        raise InvalidRequestError(
+            f"length_penalty is {sampling.length_penalty:g}; it must be from {-MAX_LENGTH_PENALTY:g} to "
+            f"{MAX_LENGTH_PENALTY:g}",
+            param="length_penalty",
+        )
+    if sampling.max_tokens == 0:
+        raise InvalidRequestError("num_beams would have no effect with max_tokens 0", param="num_beams")
+    num_ends = len(sampling.stop_token_ids) + num_eos
+    if sampling.num_beams * (1 + num_ends) > MAX_BEAM_CANDIDATES:
+        raise InvalidRequestError(
+            f"num_beams={sampling.num_beams} with {num_ends} tokens that end an output makes more than "
+            f"{MAX_BEAM_CANDIDATES} candidates for each beam; ask for fewer beams or stop_token_ids",
+            param="num_beams",
         )
     for field_name, is_set in (
         ("temperature", bool(sampling.temperature)),

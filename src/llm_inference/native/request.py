@@ -18,7 +18,16 @@ from enum import Enum
 
 import msgspec
 
-from llm_inference.engine.types import FinishReason, SamplingParams
+from llm_inference.engine.types import FinishReason, Pooling, SamplingParams
+
+
+class PoolingParams(msgspec.Struct, frozen=True, kw_only=True):
+    """A request for a vector instead of tokens. `group`: the client's request that this input is a part of."""
+
+    mode: Pooling
+    normalize: bool = True
+    dimensions: int | None = None
+    group: str = ""
 
 
 class CoreRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,6 +39,14 @@ class CoreRequest(msgspec.Struct, frozen=True, kw_only=True):
     eos_token_ids: tuple[int, ...] = ()
     priority: int = 0  # lower runs first
     cache_salt: str = ""
+    pooling: PoolingParams | None = None  # set: `sampling.max_tokens` is 0
+
+    @property
+    def needs_every_position(self) -> bool:
+        """Whether what is asked for can only come from computing the whole prompt, whatever the cache holds of it."""
+        if self.pooling is not None:
+            return self.pooling.mode != "last"
+        return self.sampling.prompt_logprobs is not None
 
 
 class SequenceStatus(Enum):

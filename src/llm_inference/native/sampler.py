@@ -1,8 +1,9 @@
 """From logits to tokens, vectorized over the batch, each row by its own request's parameters.
 
     raw logits ─► logprobs (where asked)
-        └─► penalties, logit_bias, min_tokens ─► grammar ─► greedy: the best
-                                                        └─► / temperature ─► top_k ─► top_p ─► min_p ─► draw
+        └─► penalties, logit_bias, min_tokens ─► logits processors ─► grammar ─┬─► greedy: the best
+                                                                               └─► / temperature ─► top_k
+                                                                                   ─► top_p ─► min_p ─► draw
 
 A row's token depends on its logits, its request and its own randomness, never on its neighbours. Knows nothing of the
 scheduler: it reads sequences and changes none.
@@ -18,6 +19,7 @@ from typing import Final, Protocol
 import torch
 
 from llm_inference.errors import EngineError
+from llm_inference.native.logits_processors import LogitsProcessors
 from llm_inference.native.logprobs import RawLogprobs
 from llm_inference.native.nucleus import draw
 from llm_inference.native.penalties import Penalties
@@ -26,6 +28,8 @@ from llm_inference.native.request import SampledToken, Sequence
 #: At and below this temperature the best token is taken. Drawing there would differ from it only where two logits lie
 #: closer than a few thousandths, which is within the noise of the arithmetic.
 GREEDY_TEMPERATURE: Final = 1e-3
+#: Above this all tokens are equally likely anyway, and an infinity (float32 ends at 3e38) would make NaN of bans.
+_MAX_TEMPERATURE: Final = 1e30
 
 
 class LogitsMask(Protocol):
@@ -38,9 +42,19 @@ class Sampler:
     """One per engine core. Holds the penalty counts of live sequences until `forget`."""
 
     def __init__(
-        self, vocab_size: int, device: torch.device, *, num_valid_tokens: int | None = None, seed: int | None = None
+        self,
+        vocab_size: int,
+        device: torch.device,
+        *,
+        num_valid_tokens: int | None = None,
+        seed: int | None = None,
+        processors: LogitsProcessors | None = None,
     ) -> None:
-        """`num_valid_tokens`: ids from there on pad the vocabulary and are never sampled. `seed`: for unseeded rows."""
+        """`num_valid_tokens`: ids from there on pad the vocabulary and are never sampled. `seed`: for unseeded rows.
+
+        `processors`: None: those of the installed packages.
+        """
+        self.processors = LogitsProcessors() if processors is None else processors
         self._vocab_size = vocab_size
         self._device = device
         self._num_valid = min(num_valid_tokens or vocab_size, vocab_size)
@@ -67,6 +81,8 @@ class Sampler:
             logits[:, self._num_valid :] = float("-inf")
         if any(map(Penalties.concern, sequences)):
             self._penalties.apply(logits, sequences)
+        if any(sequence.request.sampling.logits_processors for sequence in sequences):
+            self._process(logits, sequences, failures)
         if masks is not None:
             masks.apply(logits)
         token_ids = self._choose(logits, sequences)
@@ -111,6 +127,16 @@ class Sampler:
     def forget(self, sequence: Sequence) -> None:
         """Drop what is held for a sequence. Unknown ones are ignored."""
         self._penalties.forget(sequence)
+        self.processors.forget(sequence)
+
+    def _process(
+        self, logits: torch.Tensor, sequences: Rows[Sequence], failures: dict[int, EngineError] | None
+    ) -> None:
+        failed = self.processors.apply(logits, sequences)
+        if failed and failures is None:
+            raise next(iter(failed.values()))
+        if failures is not None:
+            failures |= failed
 
     def _choose(self, logits: torch.Tensor, sequences: Rows[Sequence]) -> list[int]:
         drawn = [row for row, sequence in enumerate(sequences) if not _is_greedy(sequence)]
@@ -120,7 +146,8 @@ class Sampler:
         params = [sequences[row].request.sampling for row in drawn]
         whole = len(drawn) == len(sequences)
         rows = logits if whole else logits[torch.tensor(drawn, device=logits.device)]
-        temperatures = torch.tensor([p.temperature for p in params], dtype=torch.float32, device=logits.device)
+        bounded = [_bounded(p.temperature) for p in params]
+        temperatures = torch.tensor(bounded, dtype=torch.float32, device=logits.device)
         # The maximum goes to 0 before the division, so that no temperature can overflow. It is finite: see `sample`.
         scaled = (rows - rows.amax(-1, keepdim=True)).div_(temperatures[:, None])
         chosen = draw(
@@ -169,6 +196,10 @@ class Sampler:
                 raise error
             failures[row] = error
             logits[row] = 0.0
+
+
+def _bounded(temperature: float | None) -> float:
+    return 1.0 if temperature is None else min(temperature, _MAX_TEMPERATURE)
 
 
 def _is_greedy(sequence: Sequence) -> bool:

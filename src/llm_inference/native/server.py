@@ -21,7 +21,7 @@ import msgspec
 import zmq
 
 from llm_inference.errors import EngineError, LLMInferenceError, OutOfMemoryError, StartupError
-from llm_inference.native.core import EngineCore, StepResult, check_healthy
+from llm_inference.native.core import Core, StepResult, check_healthy
 from llm_inference.native.setup import CoreSetup
 from llm_inference.native.wire import (
     Abort,
@@ -43,7 +43,7 @@ HEARTBEAT_S = 1.0
 
 
 class CoreServer:
-    """Serves one `EngineCore` on `socket` until told to stop."""
+    """Serves one `Core` on `socket` until told to stop."""
 
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
         self._socket = socket
@@ -68,7 +68,7 @@ class CoreServer:
                     return True
         return False
 
-    def run(self, core: EngineCore, report: CoreReport) -> None:
+    def run(self, core: Core, report: CoreReport) -> None:
         """The loop. Raises `EngineError` when steps keep failing: the process is then better restarted."""
         ready = Ready(report)
         last_heartbeat = 0.0
@@ -99,7 +99,7 @@ class CoreServer:
             logger.error("dropped a message that does not decode: %s", exc)
             return front, None
 
-    def _handle(self, core: EngineCore, ready: Ready, front: bytes, message: FromFront | None) -> None:
+    def _handle(self, core: Core, ready: Ready, front: bytes, message: FromFront | None) -> None:
         if isinstance(message, Hello):
             self._fronts.add(front)
             self._send(front, ready)
@@ -109,6 +109,10 @@ class CoreServer:
                 core.add(message.request)
             except LLMInferenceError as exc:
                 self._send(front, Rejected(request_id, type(exc).__name__, exc.message, exc.param), core)
+            except Exception as exc:  # whatever one request runs into, the others go on
+                logger.exception("request %s could not be added", request_id)
+                core.abort(request_id)
+                self._send(front, Rejected(request_id, EngineError.__name__, f"the engine failed: {exc}"), core)
             else:
                 self._owner[request_id] = front
         elif isinstance(message, Abort) and self._owner.get(message.request_id) == front:
@@ -116,7 +120,7 @@ class CoreServer:
             if message.index is None:
                 self._owner.pop(message.request_id, None)
 
-    def _publish(self, core: EngineCore, result: StepResult) -> None:
+    def _publish(self, core: Core, result: StepResult) -> None:
         """Split a step's outcome by front and send each its part."""
         parts: dict[bytes, StepResult] = {}
         for output in result.outputs:
@@ -137,7 +141,7 @@ class CoreServer:
                 step = Step(stats, tuple(part.outputs), tuple(part.prompt_logprobs), tuple(part.failures))
                 self._send(front, step, core)
 
-    def _send(self, front: bytes, message: FromCore, core: EngineCore | None = None) -> None:
+    def _send(self, front: bytes, message: FromCore, core: Core | None = None) -> None:
         try:
             self._socket.send_multipart([front, self._encoder.encode(message)])
         except zmq.ZMQError as exc:

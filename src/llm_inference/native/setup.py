@@ -6,11 +6,14 @@ from typing import Literal
 
 import msgspec
 
+from llm_inference.native.models.registry import ModelKind
+
 
 class CoreSetup(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that a core needs to load a model and serve it."""
 
     model_dir: str
+    kind: ModelKind = "decoder"
     tokenizer: str | None = None  # where it is not the model's own
     socket_path: str = ""  # empty: in-process
     device: str = "auto"
@@ -19,6 +22,7 @@ class CoreSetup(msgspec.Struct, frozen=True, kw_only=True):
     max_model_len: int
     max_num_seqs: int
     max_num_batched_tokens: int
+    max_prefill_tokens_with_decodes: int | None = None
     block_size: int = 16
     num_kv_blocks: int | None = None  # None: the core measures the device's free memory
     kv_cache_bytes: int | None = None

@@ -72,10 +72,12 @@ class PromptLogprobs(msgspec.Struct, frozen=True):
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """A running request failed; its other choices are gone too."""
+    """A running request failed; its other choices are gone too. `error`: the class name of an error."""
 
     request_id: str
     message: str
+    error: str = "EngineError"
+    param: str | None = None
 
 
 class Step(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):

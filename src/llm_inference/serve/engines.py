@@ -29,7 +29,9 @@ def run_directory() -> Generator[Path, None, None]:
 async def open_engine(model: ModelConfig, *, progress: bool = True) -> AsyncGenerator[Engine, None]:
     """One started engine without a gateway, for the terminal commands."""
     with run_directory() as run_dir:
-        engines = await start_engines((model,), EngineContext(run_dir=run_dir, progress=progress, log_level="warning", log_format="console"))
+        # A person reads the terminal: what is not wrong is not said.
+        context = EngineContext(run_dir=run_dir, progress=progress, log_level="warning", log_format="console")
+        engines = await start_engines((model,), context)
         try:
             yield engines[model.name]
         finally:

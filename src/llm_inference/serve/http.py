@@ -19,6 +19,7 @@ from llm_inference.engine.types import EmbedRequest, GenerateRequest, SamplingPa
 from llm_inference.errors import LLMInferenceError
 from llm_inference.gateway.app import create_app
 from llm_inference.gateway.settings import GatewaySettings
+from llm_inference.serve.connection import BoundedConnection
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +43,7 @@ async def run_gateway(
         uvicorn.Config(
             app,
             loop="none",
-            http="httptools",
+            http=BoundedConnection,
             log_config=None,
             log_level="warning",  # its start and stop lines say less than ours
             access_log=False,
@@ -51,7 +52,6 @@ async def run_gateway(
             server_header=False,
             date_header=False,
             timeout_keep_alive=75,
-            h11_max_incomplete_event_size=64 * 1024,
             backlog=BACKLOG,
         )
     )

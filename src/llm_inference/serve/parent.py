@@ -13,7 +13,9 @@ kernel spreads connections over the workers' sockets, which share one address.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import resource
 import signal
 import socket
 import sys
@@ -42,6 +44,7 @@ def run(config: ServerConfig) -> int:
     config = config.model_copy(update={"api": config.api.model_copy(update={"log_format": log_format})})
     configure_logging(config.api.log_level, log_format, sys.stderr)
     started = time.monotonic()
+    _allow_many_connections()
     listener = bind(config.api)
     try:
         with run_directory() as run_dir:
@@ -119,6 +122,14 @@ async def _start_or_stop(config: ServerConfig, run_dir: Path) -> dict[str, Engin
     finally:
         for signum in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(signum)
+
+
+def _allow_many_connections() -> None:
+    """As many open files as the system lets us have: the usual 1,024 are soon taken by idle connections."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(ValueError, OSError):  # some systems say "unlimited" and mean less
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _announce(config: ServerConfig, listener: socket.socket, started: float) -> None:

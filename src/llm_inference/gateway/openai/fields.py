@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError, WithJsonSchema
 
-from llm_inference.engine.types import Grammar
+from llm_inference.engine.types import Grammar, LogitsProcessorCall
 from llm_inference.errors import InvalidRequestError
 from llm_inference.gateway.openai import constraints, values
 
@@ -20,10 +20,11 @@ from llm_inference.gateway.openai import constraints, values
 MAX_TOKENS = 2**24
 MAX_CHOICES = 128
 MAX_TOP_LOGPROBS = 20
+MAX_LENGTH_PENALTY = 20.0
 
 Tokens = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
-Finite = Annotated[float, Field(allow_inf_nan=False)]
 Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
+LengthPenalty = Annotated[float, Field(ge=-MAX_LENGTH_PENALTY, le=MAX_LENGTH_PENALTY, allow_inf_nan=False)]
 StopStrings = Annotated[
     tuple[str, ...],
     PlainValidator(values.stop_strings),
@@ -75,6 +76,21 @@ GuidedGrammar = Annotated[
     Grammar,
     PlainValidator(lambda value: constraints.one("grammar", value, "guided_grammar")),
     WithJsonSchema({"type": "string"}),
+]
+LogitsProcessors = Annotated[
+    tuple[LogitsProcessorCall, ...],
+    PlainValidator(values.logits_processors),
+    WithJsonSchema(
+        {
+            "type": "array",
+            "maxItems": values.MAX_LOGITS_PROCESSORS,
+            "items": {
+                "type": "object",
+                "required": ["name"],
+                "properties": {"name": {"type": "string"}, "args": {"type": "object"}},
+            },
+        }
+    ),
 ]
 RequestT = TypeVar("RequestT", bound="RequestFields")
 
@@ -131,7 +147,8 @@ class SamplingFields(RequestFields):
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
     num_beams: Annotated[int, Field(ge=1, le=64)] = 1
-    length_penalty: Finite | None = None
+    #: An exponent of the output's length; beyond this it would leave the range of numbers.
+    length_penalty: LengthPenalty | None = None
     early_stopping: bool | None = None
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
@@ -139,6 +156,8 @@ class SamplingFields(RequestFields):
     guided_regex: GuidedRegex | None = None
     guided_choice: GuidedChoice | None = None
     guided_grammar: GuidedGrammar | None = None
+    #: Plug-ins of the engine; see docs/adding-a-model.md.
+    logits_processors: LogitsProcessors = ()
     priority: Annotated[int, Field(ge=-(2**31), le=2**31 - 1)] = 0
     cache_salt: Annotated[str, Field(min_length=1, max_length=256)] | None = None
     # Annotations of the caller's own, accepted as they are.

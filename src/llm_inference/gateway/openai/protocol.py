@@ -18,17 +18,25 @@ from llm_inference.gateway.openai.fields import (
 
 _IDS = {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0}}
 _TEXT = {"type": "string", "minLength": 1}
-_PROMPT_SCHEMA: dict[str, Any] = {
-    "anyOf": [
-        _TEXT,
-        {"type": "array", "minItems": 1, "maxItems": values.MAX_PROMPTS, "items": _TEXT},
-        _IDS,
-        {"type": "array", "minItems": 1, "maxItems": values.MAX_PROMPTS, "items": _IDS},
-    ]
-}
 _TEXTS_SCHEMA: dict[str, Any] = {"type": "array", "minItems": 1, "items": _TEXT}
 
-Prompts = Annotated[tuple[Prompt, ...], PlainValidator(values.prompts), WithJsonSchema(_PROMPT_SCHEMA)]
+
+def _prompt_schema(limit: int) -> dict[str, Any]:
+    return {
+        "anyOf": [
+            _TEXT,
+            {"type": "array", "minItems": 1, "maxItems": limit, "items": _TEXT},
+            _IDS,
+            {"type": "array", "minItems": 1, "maxItems": limit, "items": _IDS},
+        ]
+    }
+
+
+Prompts = Annotated[
+    tuple[Prompt, ...],
+    PlainValidator(lambda value: values.prompts(value, "prompt", values.MAX_PROMPTS)),
+    WithJsonSchema(_prompt_schema(values.MAX_PROMPTS)),
+]
 Messages = Annotated[
     tuple[dict[str, Any], ...], PlainValidator(messages.messages), WithJsonSchema(messages.MESSAGES_SCHEMA)
 ]
@@ -119,6 +127,36 @@ class BatchCompletionRequest(SamplingFields):
         "n": ((1,), "every prompt has one answer here; /completions has n."),
         "stream": ((False,), "a batch is answered at once; /completions streams lists of prompts."),
         "echo": ((False,), "the answer is the new text only; /completions has echo."),
+    }
+
+
+class EmbeddingsRequest(RequestFields):
+    """`POST /embeddings`. Pooling and normalization are the model's own where nothing is said."""
+
+    input: Annotated[
+        tuple[str | tuple[int, ...], ...],
+        PlainValidator(lambda value: values.prompts(value, "input", values.MAX_INPUTS)),
+        WithJsonSchema(_prompt_schema(values.MAX_INPUTS)),
+    ]
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: Annotated[int, Field(ge=1, le=2**20)] | None = None
+    pooling: Literal["mean", "last", "cls"] | None = None
+    normalize: bool | None = None
+    priority: Annotated[int, Field(ge=-(2**31), le=2**31 - 1)] = 0
+    cache_salt: Annotated[str, Field(min_length=1, max_length=256)] | None = None
+    add_special_tokens: bool = True
+    # An annotation of the caller's own, accepted as it is.
+    user: str | None = None
+
+    refused: ClassVar[dict[str, str]] = {
+        "truncate_prompt_tokens": "nothing is cut off here; send inputs that fit the model's context.",
+        "prompt": "is called input here.",
+        "messages": "belongs to /chat/completions; here the texts are in input.",
+        "max_tokens": "a vector has no tokens; its length is dimensions.",
+        "input_type": "write the model's own prompt for queries or documents into the input itself.",
+    }
+    inert: ClassVar[dict[str, tuple[tuple[Any, ...], str]]] = {
+        "stream": ((False,), "vectors are answered at once."),
     }
 
 

@@ -201,6 +201,26 @@ class DetokenizeReply(msgspec.Struct, frozen=True):
     prompt: str
 
 
+class Embedding(msgspec.Struct, frozen=True):
+    """`embedding`: numbers, or base64 of little-endian float32."""
+
+    index: int
+    embedding: list[float] | str
+    object: Literal["embedding"] = "embedding"
+
+
+class EmbeddingUsage(msgspec.Struct, frozen=True):
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingList(msgspec.Struct, frozen=True):
+    data: list[Embedding]
+    model: str
+    usage: EmbeddingUsage
+    object: Literal["list"] = "list"
+
+
 def usage_reply(usage: Usage) -> UsageReply:
     return UsageReply(
         usage.prompt_tokens,

@@ -11,6 +11,7 @@ from typing import Any
 
 from llm_inference.engine.base import Capabilities
 from llm_inference.engine.types import Grammar, ModelInfo, SamplingParams
+from llm_inference.errors import InvalidRequestError
 from llm_inference.gateway.openai import values
 from llm_inference.gateway.openai.fields import RequestFields, SamplingFields
 from llm_inference.gateway.openai.values import fail
@@ -50,6 +51,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "include_stop_str_in_output": (False,),
     "reasoning_effort": (),
     "add_special_tokens": (True,),
+    "logits_processors": ((),),
 }
 
 #: Other spellings of a field in NEUTRAL.
@@ -63,7 +65,13 @@ ALIASES = {
 
 
 def check_capabilities(fields: RequestFields, capabilities: Capabilities, info: ModelInfo) -> None:
-    """Raise `InvalidRequestError` for the first field that asks for something the engine refuses."""
+    """Raise `InvalidRequestError` for text from an encoder, or the first field that asks for what is refused."""
+    if isinstance(fields, SamplingFields) and not capabilities.generate:
+        raise InvalidRequestError(
+            f"The model {info.name!r} is an encoder: it makes vectors of texts (/embeddings), and no text.",
+            param="model",
+            code="unsupported_operation",
+        )
     for field, name in _asked(fields):
         if capabilities.support(name) == "refused":
             reason = capabilities.reasons.get(name, "it cannot do that")
@@ -135,6 +143,7 @@ def sampling_params(
         length_penalty=1.0 if fields.length_penalty is None else fields.length_penalty,
         early_stopping=bool(fields.early_stopping),
         grammar=_grammar(fields),
+        logits_processors=fields.logits_processors,
     )
 
 

@@ -15,6 +15,9 @@ from llm_inference.gateway.openai.protocol import DetokenizeRequest, TokenizeReq
 from llm_inference.gateway.openai.replies import DetokenizeReply, TokenizeReply, encoder
 from llm_inference.gateway.openai.values import fail
 
+#: Token ids that may be turned into text at once, by models whose context is shorter than that.
+MIN_DETOKENIZE_LIMIT = 128 * 1024
+
 
 async def tokenize(request: Request) -> Response:
     """A prompt's tokens, or those of a chat as the model's template writes it."""
@@ -39,6 +42,10 @@ async def tokenize(request: Request) -> Response:
 async def detokenize(request: Request) -> Response:
     intake = await take_in(request, DetokenizeRequest)
     tokens = intake.fields.tokens
+    # Ids are two bytes in a body and may be a hundred each in the answer.
+    limit = max(intake.engine.info.max_model_len, MIN_DETOKENIZE_LIMIT)
+    if len(tokens) > limit:
+        raise fail("tokens", f"holds {len(tokens)} ids; at most {limit} are taken at once.")
     values.check_range(tokens, "tokens", intake.engine.info.vocab_size)
     with intake.gateway.admission.permit():
         text = await _tokenizer(intake.engine, intake.model).detokenize(tokens)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from llm_inference.engine.types import Prompt
+from llm_inference.engine.types import LogitsProcessorCall
 from llm_inference.errors import InvalidRequestError
 
 MAX_STOPS = 16
@@ -17,6 +17,10 @@ MAX_STOP_CHARS = 512
 MAX_STOP_TOKEN_IDS = 128
 MAX_LOGIT_BIASES = 1024
 MAX_PROMPTS = 1024
+#: Of one embeddings request, as OpenAI has it.
+MAX_INPUTS = 2048
+#: Logits processors are code of the operator's choice; more than these is a mistake.
+MAX_LOGITS_PROCESSORS = 8
 #: Token ids are 32-bit everywhere below; a model's own vocabulary is far smaller.
 MAX_TOKEN_ID = 2**31 - 1
 
@@ -87,7 +91,7 @@ def logit_bias(value: Any) -> dict[int, float]:
     return biases
 
 
-def prompts(value: Any, field: str = "prompt") -> tuple[Prompt, ...]:
+def prompts(value: Any, field: str = "prompt", limit: int = MAX_PROMPTS) -> tuple[str | tuple[int, ...], ...]:
     """The four forms of `prompt`, as one prompt per entry. Nothing empty: a model needs something to go on from."""
     if isinstance(value, str):
         return (_text(value, field),)
@@ -96,8 +100,8 @@ def prompts(value: Any, field: str = "prompt") -> tuple[Prompt, ...]:
     kinds = set(map(type, value))
     if kinds == _INTEGERS:
         return (token_ids(value, field),)
-    if len(value) > MAX_PROMPTS:
-        raise fail(field, f"holds {len(value)} prompts; the limit is {MAX_PROMPTS}.")
+    if len(value) > limit:
+        raise fail(field, f"holds {len(value)} prompts; the limit is {limit}.")
     if kinds == {str}:
         return tuple(_text(text, field) for text in value)
     if kinds == {list}:
@@ -105,6 +109,27 @@ def prompts(value: Any, field: str = "prompt") -> tuple[Prompt, ...]:
             raise fail(field, "holds an empty list of token ids.")
         return tuple(token_ids(ids, field) for ids in value)
     raise fail(field, "must hold only strings, only integers (token ids), or only lists of integers.")
+
+
+def logits_processors(value: Any) -> tuple[LogitsProcessorCall, ...]:
+    """`[{"name": …, "args": {…}}]`. Whether there is such a processor is the engine's to say."""
+    field = "logits_processors"
+    if not isinstance(value, list):
+        raise fail(field, 'must be a list of objects such as {"name": "…", "args": {}}.')
+    if len(value) > MAX_LOGITS_PROCESSORS:
+        raise fail(field, f"holds {len(value)} processors; the limit is {MAX_LOGITS_PROCESSORS}.")
+    calls: list[LogitsProcessorCall] = []
+    for place, item in enumerate(value):
+        path = f"{field}[{place}]"
+        if not isinstance(item, dict) or not set(item) <= {"name", "args"}:
+            raise fail(path, "must be an object with a name and, if it takes any, args.")
+        name, args = item.get("name"), item.get("args", {})
+        if not isinstance(name, str) or not 0 < len(name) <= 128:
+            raise fail(f"{path}.name", "must be the name of a logits processor, of 1 to 128 characters.")
+        if not isinstance(args, dict):
+            raise fail(f"{path}.args", "must be an object.")
+        calls.append(LogitsProcessorCall(name, args))
+    return tuple(calls)
 
 
 def texts(value: Any, field: str) -> tuple[str, ...]:

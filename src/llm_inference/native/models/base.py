@@ -1,8 +1,8 @@
-"""What a decoder must offer to be loaded and run. A custom architecture implements this and nothing else."""
+"""What a decoder or an encoder must offer to be loaded and run. A custom architecture implements one, nothing else."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -54,6 +54,43 @@ class CausalLM(Protocol):
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """`[rows, hidden]` → float32 `[rows, vocab_size]`."""
         ...
+
+
+class Encoder(Protocol):
+    """A model whose tokens all see each other: no cache, no generation, hidden states alone."""
+
+    @property
+    def placement(self) -> Placement: ...
+
+    @property
+    def hidden_size(self) -> int: ...
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of the weights as they are held after loading."""
+        ...
+
+    def tensor_name(self, name: str) -> str | None:
+        """A checkpoint's name for a tensor → the slot's; None for one that is known and of no use here."""
+        ...
+
+    def slots(self) -> dict[str, WeightSlot]: ...
+
+    def optional(self) -> frozenset[str]: ...
+
+    def finish(self) -> None:
+        """Called once, after the last slot was filled."""
+        ...
+
+    def forward(self, token_ids: torch.Tensor, lengths: Sequence[int]) -> torch.Tensor:
+        """`[rows]` int64, the inputs one after the other, shortest first → hidden states `[rows, hidden_size]`."""
+        ...
+
+
+class EncoderFactory(Protocol):
+    """As `ModelFactory`, of encoders."""
+
+    def __call__(self, spec: ModelSpec, config: Mapping[str, Any], placement: Placement) -> Encoder: ...
 
 
 class ModelFactory(Protocol):

@@ -92,10 +92,14 @@ class LlamaForCausalLM:
 
     def forward(self, token_ids: torch.Tensor, step: AttentionStep) -> torch.Tensor:
         rotation = self._rope.rotation(step.positions)
-        hidden = self._ends.embed(token_ids)
+        hidden = self.embed(token_ids)
         for layer in self._layers:
             hidden = layer(hidden, rotation, step)
         return self._norm(hidden)
+
+    def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """`[rows]` → `[rows, hidden]`: what the first layer sees."""
+        return self._ends.embed(token_ids)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         return self._ends.logits(hidden)

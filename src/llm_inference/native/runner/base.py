@@ -31,3 +31,7 @@ class Runner(Protocol):
         `[len(logits_indices), vocab_size]`, on the device of the model, in that order.
         """
         ...
+
+    def execute_with_hidden(self, model_input: ModelInput) -> tuple[torch.Tensor, torch.Tensor]:
+        """The same step, and float32 hidden states `[len(hidden_indices), hidden_size]`, after the last norm."""
+        ...

@@ -42,6 +42,17 @@ class TorchRunner:
     @torch.inference_mode()
     def execute(self, model_input: ModelInput) -> torch.Tensor:
         """See `Runner.execute`."""
+        return self._logits(self._forward(model_input), model_input.logits_indices)
+
+    @torch.inference_mode()
+    def execute_with_hidden(self, model_input: ModelInput) -> tuple[torch.Tensor, torch.Tensor]:
+        """See `Runner.execute_with_hidden`."""
+        hidden = self._forward(model_input)
+        wanted = torch.tensor(model_input.hidden_indices, dtype=torch.int64).to(self._device)
+        return self._logits(hidden, model_input.logits_indices), hidden.index_select(0, wanted).float()
+
+    def _forward(self, model_input: ModelInput) -> torch.Tensor:
+        """`[rows, hidden_size]` of the scheduled tokens, and of padding after them."""
         assert self._attention is not None, "allocate_kv_cache comes before execute"
         cache = self._attention.cache
         if model_input.block_copies:
@@ -51,8 +62,9 @@ class TorchRunner:
             cache.clear(fresh)
         num_rows = max(len(model_input.token_ids), self._model.preferred_rows)
         step = self._attention.begin(model_input, num_rows)
-        hidden = self._model.forward(self._padded(model_input.token_ids, num_rows), step)
-        wanted = model_input.logits_indices
+        return self._model.forward(self._padded(model_input.token_ids, num_rows), step)
+
+    def _logits(self, hidden: torch.Tensor, wanted: list[int]) -> torch.Tensor:
         num_wanted = len(wanted)
         if not num_wanted:
             return torch.empty(0, self.vocab_size, device=self._device)
