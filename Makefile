@@ -15,6 +15,7 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.t
 # Stamps: older than what they were made from, they are made again.
 RUNTIME := $(VENV)/.runtime-installed
 DEV := $(VENV)/.dev-installed
+EVAL := $(VENV)/.eval-installed
 
 .DEFAULT_GOAL := help
 .PHONY: help install serve check format test test-slow test-gpu bench schema clean
@@ -40,7 +41,7 @@ format: $(DEV) ## mend what ruff can mend
 test: $(DEV) ## the tests that CI runs
 	$(BIN)/python -m pytest -m "not slow and not gpu" $(ARGS)
 
-test-slow: $(DEV) ## the tests that take minutes
+test-slow: $(EVAL) ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow $(ARGS)
 
 test-gpu: $(DEV) ## the tests that need a GPU
@@ -68,4 +69,8 @@ $(RUNTIME): pyproject.toml constraints.txt | $(BIN)/python
 
 $(DEV): $(RUNTIME)
 	$(PIP) --quiet -e '.[dev]'
+	@touch $@
+
+$(EVAL): $(DEV)
+	$(PIP) --quiet -e '.[dev,eval]'
 	@touch $@
