@@ -182,3 +182,26 @@ def test_a_beam_search_that_leaves_the_numbers_ends_alone(model: TinyModel) -> N
     assert (failed, finished) == (["beams"], ["other"])
     stats = core.stats()
     assert stats.num_free_kv_blocks == stats.num_kv_blocks
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_a_forced_end_at_the_length_limit_equals_transformers(model: TinyModel, num_beams: int) -> None:
+    prompt = prompts_with_shared_prefixes(1, seed=11)[0]
+    with torch.inference_mode():
+        reference = model.reference.generate(
+            torch.tensor([prompt]),
+            attention_mask=torch.ones(1, len(prompt), dtype=torch.int64),
+            max_new_tokens=9,
+            do_sample=False,
+            num_beams=num_beams,
+            eos_token_id=2,
+            forced_eos_token_id=2,
+            pad_token_id=0,
+        )[0, len(prompt) :].tolist()
+    request = make_request(
+        "r", prompt, max_tokens=9, eos=(2,), logit_bias=None, num_beams=num_beams, forced_eos_token_id=2
+    )
+    [outcome] = run(make_core(model), [request])["r"]
+    assert outcome.token_ids == reference
+    assert outcome.token_ids[-1] == 2
+    assert outcome.finish_reason == "stop"

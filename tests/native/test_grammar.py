@@ -279,6 +279,7 @@ def test_compiled_grammars_are_cached_within_bounds(tokenizer_json: str) -> None
         compiler.start(grammar)
     assert list(compiler._compiled) == grammars[-3:]
     assert list(compiler._checked) == grammars[-3:]
+    compiler._cost_s = dict.fromkeys(grammars[-3:], 3.0)  # seconds of compiling stand for memory
     compiler.start(grammars[-3])
     compiler.start(Grammar("regex", "z" * 70))  # 20 + 70 bytes
     assert list(compiler._compiled) == [grammars[-3], Grammar("regex", "z" * 70)]

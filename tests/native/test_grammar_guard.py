@@ -83,6 +83,18 @@ def test_refusals_are_those_of_the_compiler(guard: GrammarGuard, compiler: Gramm
         assert (error.message, error.param) == (caught.value.message, caught.value.param)
 
 
+def test_many_large_grammars_do_not_add_up(guard: GrammarGuard) -> None:
+    """Each takes tens of megabytes; kept, they would soon end the process for want of memory."""
+    guard.check(Grammar("regex", "warm"))
+    process = guard._process
+    for number in range(12):
+        guard.check(Grammar("json_schema", json.dumps({"const": f"{number}" * 20_000})))
+    assert guard._process is process
+    assert process is not None
+    resident = int(Path(f"/proc/{process.pid}/statm").read_text().split()[1]) * 4096
+    assert resident < 500 * 2**20
+
+
 def test_a_dead_process_is_replaced(guard: GrammarGuard) -> None:
     guard.check(Grammar("regex", "before"))
     process = guard._process

@@ -45,6 +45,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    forced_eos_token_id: int | None = None  # the token in the last place that `max_tokens` leaves, if it comes to that
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
     logprobs: int | None = None  # None: none; k >= 0: the chosen token's and the k best

@@ -20,6 +20,7 @@ _ENFORCED = (
     "min_tokens",
     "stop_token_ids",
     "ignore_eos",
+    "forced_eos_token_id",
     "tools",
     "tool_choice",
     "parallel_tool_calls",

@@ -60,6 +60,7 @@ class GrammarLimits:
     max_lexer_states: int = 150_000  # of one compiled grammar with all its copies; some 300 bytes each
     cache_entries: int = 64
     cache_bytes: int = 8 * 1024 * 1024  # of grammars' sources
+    cache_cpu_s: float = 4.0  # of compiling what is cached: the only measure of its memory, some 40 MB a second
 
     def to_library(self) -> Any:
         return LLParserLimits(
@@ -97,6 +98,7 @@ class GrammarCompiler:
         self._tokenizer: Any = None
         self._checking_tokenizer: Any = None
         self._compiled: OrderedDict[Grammar, Any] = OrderedDict()
+        self._cost_s: dict[Grammar, float] = {}
         self._checked: OrderedDict[Grammar, None] = OrderedDict()
 
     def warm_up(self) -> None:
@@ -134,9 +136,12 @@ class GrammarCompiler:
             if matcher is not None:
                 self._compiled.move_to_end(grammar)
         if matcher is None:
+            begun = time.thread_time()
             matcher = self._fresh(grammar)
             with self._lock:
+                self._cost_s[grammar] = time.thread_time() - begun
                 self._remember(self._compiled, grammar, matcher)
+                self._forget_costly()
         return GrammarState(self, grammar, matcher.deep_copy())
 
     @property
@@ -178,6 +183,14 @@ class GrammarCompiler:
         while len(cache) > self._limits.cache_entries or (size > self._limits.cache_bytes and len(cache) > 1):
             oldest, _ = cache.popitem(last=False)
             size -= len(oldest.source)
+
+    def _forget_costly(self) -> None:
+        """Keep `_compiled` within `cache_cpu_s`, the newest at least."""
+        self._cost_s = {known: cost for known, cost in self._cost_s.items() if known in self._compiled}
+        total_s = sum(self._cost_s.values())
+        while total_s > self._limits.cache_cpu_s and len(self._compiled) > 1:
+            oldest, _ = self._compiled.popitem(last=False)
+            total_s -= self._cost_s.pop(oldest)
 
     def _full_tokenizer(self) -> Any:
         if self._tokenizer is None:

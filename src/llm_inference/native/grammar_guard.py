@@ -31,7 +31,7 @@ import msgspec
 
 from llm_inference.engine.types import Grammar
 from llm_inference.errors import EngineError, InvalidRequestError
-from llm_inference.native.grammar import GrammarCompiler
+from llm_inference.native.grammar import GrammarCompiler, GrammarLimits
 from llm_inference.native.grammar_source import FIELDS, invalid
 
 _LENGTH: Final = struct.Struct("<I")
@@ -47,9 +47,9 @@ _MAX_REMEMBERED_CHARS: Final = 8 * 1024 * 1024
 class GuardLimits:
     """Of one check. CPU time, so that a busy machine refuses nobody; `wall_s` is for a process that hangs."""
 
-    cpu_s: float = 2.0
+    cpu_s: float = 1.5
     wall_s: float = 120.0
-    memory_bytes: int = 1024 * 1024 * 1024
+    memory_bytes: int = 512 * 1024 * 1024
 
 
 class _Setup(msgspec.Struct, frozen=True):
@@ -200,7 +200,9 @@ def _verdict(compiler: GrammarCompiler, grammar: Grammar) -> _Verdict:
 
 def _serve(questions: IO[bytes], answers: IO[bytes]) -> None:
     setup = msgspec.msgpack.decode(_read(questions), type=_Setup)
-    compiler = GrammarCompiler(setup.tokenizer_json, setup.vocab_size, setup.eos_token_ids)
+    # Verdicts are remembered by the other end; grammars here would add up to the limit of memory.
+    limits = GrammarLimits(cache_entries=1)
+    compiler = GrammarCompiler(setup.tokenizer_json, setup.vocab_size, setup.eos_token_ids, limits)
     compiler.warm_up()
     compiler.check(Grammar("json_object", "{}"))
     if sys.platform == "linux":

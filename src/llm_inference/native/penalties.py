@@ -61,7 +61,8 @@ class TokenCounts:
 
 
 class Penalties:
-    """Applies what requests ask for, in this order: repetition, presence and frequency, logit_bias, min_tokens."""
+    """Applies what requests ask for, in this order: repetition, presence and frequency, logit_bias,
+    min_tokens, forced_eos_token_id."""
 
     def __init__(self) -> None:
         self._counts: dict[Sequence, TokenCounts] = {}
@@ -73,14 +74,20 @@ class Penalties:
     @staticmethod
     def concern(sequence: Sequence) -> bool:
         """Whether `apply` would change this sequence's row."""
-        return _is_penalized(sequence) or bool(sequence.request.sampling.logit_bias) or bool(_banned(sequence))
+        return (
+            _is_penalized(sequence)
+            or bool(sequence.request.sampling.logit_bias)
+            or bool(_banned(sequence))
+            or _forced(sequence) is not None
+        )
 
     def apply(self, logits: torch.Tensor, sequences: Rows[Sequence]) -> None:
         """Change rows of `logits [rows, vocab]` float32 in place.
 
         Repetition: a seen token's logit is divided by the penalty if positive, else multiplied by it (CTRL,
         arXiv:1909.05858). Presence and frequency are subtracted, for tokens of the output only. Banned tokens
-        become -inf.
+        become -inf. In the last place that `max_tokens` leaves, all but the forced token do (it gets 0, as in
+        transformers' ForcedEOSTokenLogitsProcessor).
         """
         self._apply_counts(logits, sequences)
         self._apply_bias(logits, sequences)
@@ -92,6 +99,11 @@ class Penalties:
             ids.extend(banned)
         if rows:
             logits[_to(rows, logits), _to(ids, logits)] = float("-inf")
+        for row, sequence in enumerate(sequences):
+            forced = _forced(sequence)
+            if forced is not None:
+                logits[row] = float("-inf")
+                logits[row, forced] = 0.0
 
     def _apply_counts(self, logits: torch.Tensor, sequences: Rows[Sequence]) -> None:
         rows, ids, factors, offsets = [], [], [], []
@@ -152,6 +164,14 @@ def _banned(sequence: Sequence) -> tuple[int, ...]:
         return ()
     ending = sampling.stop_token_ids
     return ending if sampling.ignore_eos else ending + sequence.request.eos_token_ids
+
+
+def _forced(sequence: Sequence) -> int | None:
+    """The token that must come now: the last one that `max_tokens` allows, where the request asked for it."""
+    sampling = sequence.request.sampling
+    if sampling.forced_eos_token_id is None or sampling.max_tokens is None:
+        return None
+    return sampling.forced_eos_token_id if sequence.num_output_tokens == sampling.max_tokens - 1 else None
 
 
 def _to(values: object, like: torch.Tensor) -> torch.Tensor:

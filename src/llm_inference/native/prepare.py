@@ -137,6 +137,8 @@ class Preparer:
                 param="max_tokens",
             )
         self.check_ids(sampling.stop_token_ids, "stop_token_ids")
+        if sampling.forced_eos_token_id is not None:
+            self.check_ids((sampling.forced_eos_token_id,), "forced_eos_token_id")
         self.check_ids(tuple(sampling.logit_bias or ()), "logit_bias")
         check_names(sampling.logits_processors, self.processors)
         resolved = sampling.resolve(self.defaults)
@@ -166,6 +168,7 @@ class Preparer:
             for field_name, is_set in (
                 ("min_tokens", resolved.min_tokens > 0),
                 ("ignore_eos", resolved.ignore_eos),
+                ("forced_eos_token_id", resolved.forced_eos_token_id is not None),
                 ("num_beams", resolved.num_beams > 1),
             ):
                 if is_set:

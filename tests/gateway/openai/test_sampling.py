@@ -87,6 +87,8 @@ def test_tokens_outside_the_vocabulary() -> None:
     assert params(stop_token_ids=[257], logit_bias={"257": 1}).stop_token_ids == (257,)
     assert refused("outside", stop_token_ids=[258]) == "stop_token_ids"
     assert refused("outside", logit_bias={"258": 1}) == "logit_bias"
+    assert refused("outside", forced_eos_token_id=258) == "forced_eos_token_id"
+    assert params(forced_eos_token_id=257).forced_eos_token_id == 257
 
 
 #: For every field that an engine may refuse: a value that asks for something, by request type.
@@ -99,7 +101,8 @@ ASKING: dict[str, Any] = {
     "chat_template_kwargs": {"a": 1}, "continue_final_message": True, "add_generation_prompt": False,
     "return_token_ids": True, "skip_special_tokens": False, "include_stop_str_in_output": True,
     "reasoning_effort": "low", "logprobs": True, "guided_json": {}, "guided_regex": "a", "guided_choice": ["a"],
-    "guided_grammar": "a", "min_new_tokens": 1, "logits_processors": [{"name": "x", "args": {"size": 2}}],
+    "guided_grammar": "a", "min_new_tokens": 1, "forced_eos_token_id": 2,
+    "logits_processors": [{"name": "x", "args": {"size": 2}}],
 }  # fmt: skip
 ASKING_TEXT: dict[str, Any] = {"echo": True, "best_of": 2, "logprobs": 0, "add_special_tokens": False}
 

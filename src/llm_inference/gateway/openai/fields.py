@@ -129,6 +129,7 @@ class SamplingFields(RequestFields):
     max_new_tokens: Tokens | None = None
     min_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
     min_new_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
+    forced_eos_token_id: Annotated[int, Field(ge=0)] | None = None
     #: 0: the likeliest token. There is no upper limit but a finite number.
     temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     do_sample: bool | None = None

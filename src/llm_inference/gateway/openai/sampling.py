@@ -33,6 +33,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "min_tokens": (0,),
     "stop_token_ids": ((),),
     "ignore_eos": (False,),
+    "forced_eos_token_id": (),
     "tools": ((),),
     "tool_choice": ("none", "auto"),
     "parallel_tool_calls": (True,),
@@ -110,6 +111,8 @@ def sampling_params(
         raise fail("min_tokens", f"is {min_tokens}, more than the {max_tokens} tokens allowed at most.")
     values.check_range(fields.stop_token_ids, "stop_token_ids", info.vocab_size)
     values.check_range(tuple(fields.logit_bias or ()), "logit_bias", info.vocab_size)
+    if fields.forced_eos_token_id is not None:
+        values.check_range((fields.forced_eos_token_id,), "forced_eos_token_id", info.vocab_size)
     if best_of is not None and best_of < n:
         raise fail("best_of", f"is {best_of}, less than n={n}.")
     if fields.num_beams == 1:
@@ -133,6 +136,7 @@ def sampling_params(
         stop=fields.stop,
         stop_token_ids=fields.stop_token_ids,
         ignore_eos=fields.ignore_eos,
+        forced_eos_token_id=fields.forced_eos_token_id,
         include_stop_str_in_output=fields.include_stop_str_in_output,
         skip_special_tokens=fields.skip_special_tokens,
         logprobs=logprobs,
