@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import socket
+import stat
+from pathlib import Path
 from typing import Any
 
 from llm_inference.config.schema import ApiConfig
@@ -15,6 +18,7 @@ def bind(api: ApiConfig, *, reuse_port: bool = False) -> socket.socket:
     address: Any
     if api.uds is not None:
         family, address, shown = socket.AF_UNIX, api.uds, api.uds
+        _remove_stale(Path(api.uds))
     else:
         try:
             family, _, _, _, address = socket.getaddrinfo(api.host, api.port, type=socket.SOCK_STREAM)[0]
@@ -35,5 +39,16 @@ def bind(api: ApiConfig, *, reuse_port: bool = False) -> socket.socket:
                 f"{shown} is in use by another process; stop it, or choose another with --port (0 takes any free one)"
             ) from exc
         raise StartupError(f"cannot listen on {shown}: {exc.strerror}") from exc
-    listener.set_inheritable(True)
     return listener
+
+
+def _remove_stale(path: Path) -> None:
+    """Remove the socket file of a server that was killed: nobody answers there. Anything else stays."""
+    with contextlib.suppress(OSError):
+        if not stat.S_ISSOCK(path.stat().st_mode):
+            return
+        with socket.socket(socket.AF_UNIX) as probe:
+            try:
+                probe.connect(str(path))
+            except ConnectionRefusedError:
+                path.unlink()
