@@ -146,12 +146,12 @@ async def test_a_body_that_drips_ends_at_the_total_limit() -> None:
     async with listening() as (port, _, _):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(post({"model": "fake", "prompt": "hello " * 100})[:-200])
-        reply = asyncio.create_task(answer(reader))
+        status_line = asyncio.create_task(reader.readline())  # what follows it may be lost to our own late writes
         begun = asyncio.get_running_loop().time()
-        while not reply.done():
+        while not status_line.done():
             writer.write(b" ")
             await asyncio.sleep(0.1)
-        assert (await reply)[0] == 408
+        assert b" 408 " in await status_line
         assert asyncio.get_running_loop().time() - begun >= 0.9
         writer.close()
 

@@ -21,7 +21,7 @@ from llm_inference.errors import LLMInferenceError
 from llm_inference.gateway import document
 from llm_inference.gateway.admission import Admission
 from llm_inference.gateway.auth import AuthMiddleware, KeyRing
-from llm_inference.gateway.body_budget import NUM_LARGEST_BODIES, BodyBudget
+from llm_inference.gateway.body_budget import BodyBudget
 from llm_inference.gateway.failure import http_response, response_of
 from llm_inference.gateway.middleware import ErrorBoundary, RequestContext
 from llm_inference.gateway.record import record_of
@@ -84,7 +84,7 @@ def _middleware(settings: GatewaySettings, metrics: Metrics) -> list[Middleware]
     keys = KeyRing(settings.api_keys)
     if keys:
         stack.append(Middleware(AuthMiddleware, keys=keys))
-    stack.append(Middleware(BodyBudget, max_bytes=NUM_LARGEST_BODIES * settings.max_body_bytes))
+    stack.append(Middleware(BodyBudget, max_body_bytes=settings.max_body_bytes))
     return stack
 
 

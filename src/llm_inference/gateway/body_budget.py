@@ -17,11 +17,12 @@ NUM_LARGEST_BODIES = 4
 
 
 class BodyBudget:
-    """Raises `OverloadedError` out of `receive` when the bodies in flight exceed `max_bytes`."""
+    """Raises `OverloadedError` out of `receive` when the bodies in flight exceed `NUM_LARGEST_BODIES` largest ones."""
 
-    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, max_body_bytes: int) -> None:
         self._app = app
-        self._max_bytes = max_bytes
+        self._max_body_bytes = max_body_bytes
+        self._max_bytes = NUM_LARGEST_BODIES * max_body_bytes
         self._held = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -33,7 +34,8 @@ class BodyBudget:
         async def counted() -> Message:
             nonlocal own
             message = await receive()
-            size = len(message.get("body", b""))
+            # What comes beyond the largest body is read to be thrown away (body.py), and held by nobody.
+            size = min(len(message.get("body", b"")), max(self._max_body_bytes - own, 0))
             own += size
             self._held += size
             if self._held > self._max_bytes and size:
