@@ -106,7 +106,7 @@ def check(command: list[str], block: Block) -> None:
 
 def check_make(command: list[str], block: Block) -> None:
     # These tests may themselves run under make, whose settings would change what is printed.
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS", "ARGS"))}
     done = subprocess.run(
         ["make", "-n", *command[1:]], cwd=REPOSITORY, capture_output=True, text=True, check=False, env=env
     )

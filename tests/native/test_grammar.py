@@ -279,12 +279,25 @@ def test_compiled_grammars_are_cached_within_bounds(tokenizer_json: str) -> None
         compiler.start(grammar)
     assert list(compiler._compiled) == grammars[-3:]
     assert list(compiler._checked) == grammars[-3:]
-    compiler._cost_s = dict.fromkeys(grammars[-3:], 3.0)  # seconds of compiling stand for memory
     compiler.start(grammars[-3])
     compiler.start(Grammar("regex", "z" * 70))  # 20 + 70 bytes
     assert list(compiler._compiled) == [grammars[-3], Grammar("regex", "z" * 70)]
     compiler.start(Grammar("regex", "z" * 500))  # one alone may be larger
     assert list(compiler._compiled) == [Grammar("regex", "z" * 500)]
+
+
+def test_costly_grammars_are_not_kept_in_numbers(tokenizer_json: str) -> None:
+    """Seconds of compiling stand for megabytes."""
+    compiler = GrammarCompiler(tokenizer_json, WIDTH, EOS, GrammarLimits(cache_cpu_s=4.0))
+    first, second, third, last = (Grammar("regex", letter) for letter in "abcd")
+    for grammar in (first, second, third):
+        compiler.start(grammar)
+    compiler._cost_s = dict.fromkeys((first, second, third), 3.0)
+    compiler.start(last)
+    assert list(compiler._compiled) == [third, last]
+    compiler._cost_s[last] = 100.0
+    compiler.start(first)
+    assert list(compiler._compiled) == [first], "the newest stays, whatever it cost"
 
 
 def test_threads_may_check_and_start_at_once(tokenizer_json: str) -> None:
