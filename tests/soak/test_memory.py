@@ -1,8 +1,9 @@
 """Case O7: thousands of unique requests, streamed, whole and abandoned, leave nothing behind in either process.
 
 The criterion, for the gateway and the core each: anonymous memory (RssAnon) after every tenth of the requests, the
-server being idle. The KV cache is small, so that all of its pages are touched early. The first three tenths are warm-up: allocators and caches fill. From there on the last value may
-exceed the first by at most 3 % or 8 MiB, whichever is more; a leak of 4 KB a request would show as 8.4 MiB.
+server being idle. The KV cache is small, so that all of its pages are touched early. The first three tenths are
+warm-up: allocators and caches fill. From there on the last value may exceed the first by at most 3 % or 8 MiB,
+whichever is more; a leak of 4 KB a request would show as 8.4 MiB.
 Free blocks, running and waiting requests and the requests in flight are back to the start every time.
 """
 
