@@ -141,6 +141,7 @@ _REFUSED = {
     "priority": "its protocol has no priorities",
     "cache_salt": "its protocol cannot separate prefix caches",
     "logits_processors": "they run inside the native engine only",
+    "forced_eos_token_id": "only the native engine has a word for it",
     "num_beams": "its protocol has no beam search",
     "length_penalty": "its protocol has no beam search",
     "early_stopping": "its protocol has no beam search",

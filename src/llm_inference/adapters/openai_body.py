@@ -124,6 +124,8 @@ def _sampling_fields(sampling: SamplingParams, profile: Profile) -> Iterator[tup
             yield "early_stopping", {"early_stopping": True}
     if sampling.logits_processors:
         yield "logits_processors", {}
+    if sampling.forced_eos_token_id is not None:
+        yield "forced_eos_token_id", {}
     if sampling.grammar is not None:
         name = "structured_outputs" if is_structured_output(sampling.grammar) else "response_format"
         yield name, profile.grammar(sampling.grammar) if profile.support(name) != "refused" else {}

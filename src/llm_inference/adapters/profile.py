@@ -51,6 +51,7 @@ FIELDS = (
     "length_penalty",
     "early_stopping",
     "logits_processors",
+    "forced_eos_token_id",
     "cache_salt",
     "priority",
     "chat_template_kwargs",
@@ -70,6 +71,7 @@ COMMON_REASONS = {
     "length_penalty": _BEAMS,
     "early_stopping": _BEAMS,
     "logits_processors": "logits processors of plug-ins run in the native engine alone",
+    "forced_eos_token_id": "no engine but the native one has a word for it",
 }
 
 

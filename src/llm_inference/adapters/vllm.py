@@ -28,7 +28,8 @@ PROFILE = Profile(
     name="vllm",
     evidence="documented",
     source="general knowledge of its API; not yet checked against an installed version",
-    enforced=frozenset(FIELDS) - {"best_of", "num_beams", "length_penalty", "early_stopping", "logits_processors"},
+    enforced=frozenset(FIELDS)
+    - {"best_of", "num_beams", "length_penalty", "early_stopping", "logits_processors", "forced_eos_token_id"},
     reasons={"best_of": "vLLM has dropped it; use n"},
     grammar=structured_outputs,
     tokenize=True,
