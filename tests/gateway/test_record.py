@@ -40,3 +40,8 @@ def test_response_that_never_began(aborted: bool, status: int, caplog: pytest.Lo
     assert line["status"] == status
     assert line["ttft_s"] is None
     assert line["model"] is None
+
+
+def test_a_path_takes_a_line_and_not_a_page(caplog: pytest.LogCaptureFixture) -> None:
+    record = RequestRecord("id", Metrics(CollectorRegistry()), path="/" + "p" * 60_000, status=404)
+    assert line_of(record, caplog)["path"] == "/" + "p" * 511

