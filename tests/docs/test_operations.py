@@ -58,4 +58,4 @@ def test_thread_variables_are_named() -> None:
     text = section(DOCUMENT, "CPUs and cgroups")
     names = thread_environment(2)
     assert all(name in text for name in names)
-    assert f"`OMP_WAIT_POLICY={names['OMP_WAIT_POLICY']}`" in text
+    assert f"`GOMP_SPINCOUNT={names['GOMP_SPINCOUNT']}`" in text

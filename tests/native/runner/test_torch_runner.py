@@ -11,7 +11,7 @@ from llm_inference.errors import OutOfMemoryError
 from llm_inference.native.batch import ModelInput
 from llm_inference.native.models.base import CausalLM
 from llm_inference.native.runner.base import Runner
-from llm_inference.native.runner.torch_runner import TorchRunner
+from llm_inference.native.runner.torch_runner import TorchRunner, round_up_rows
 from tests.native.paging import Pager, random_tokens
 from tests.native.tiny_models import TinyModel, save_tiny
 
@@ -190,3 +190,13 @@ def test_default_model_continues_as_transformers_does(default_model_dir: Path) -
         for sequence, row in zip(sequences, logits, strict=True):
             sequence.token_ids.append(int(row[0].argmax()))
     assert [sequence.token_ids for sequence in sequences] == expected
+
+
+def test_steps_come_in_few_sizes() -> None:
+    """Each size costs a CPU's kernels memory and a pause; none is much larger than asked for."""
+    sizes = [round_up_rows(n) for n in range(1, 513)]
+    assert sizes == sorted(sizes)
+    assert sizes[:16] == list(range(1, 17))
+    assert all(n <= size <= 1.25 * n for n, size in enumerate(sizes, start=1))
+    assert len(set(sizes)) < 50
+    assert round_up_rows(512) == 512

@@ -10,6 +10,18 @@ from llm_inference.native.batch import ModelInput
 from llm_inference.native.models.base import CausalLM
 
 
+def round_up_rows(num_rows: int) -> int:
+    """One of a few sizes, at most a quarter larger.
+
+    oneDNN keeps a program for each number of rows and layer shape that it has met, up to a thousand of them, of about
+    a megabyte each; and making one takes a millisecond. So a CPU computes steps of some 45 sizes, not of any size.
+    """
+    for limit, grain in ((16, 1), (64, 4), (256, 16)):
+        if num_rows <= limit:
+            return -(-num_rows // grain) * grain
+    return -(-num_rows // 32) * 32
+
+
 class TorchRunner:
     """See `Runner`. One owner calls everything, from one thread."""
 
@@ -60,7 +72,7 @@ class TorchRunner:
         fresh = [slot // self._block_size for slot in model_input.slot_mapping if slot % self._block_size == 0]
         if fresh:
             cache.clear(fresh)
-        num_rows = max(len(model_input.token_ids), self._model.preferred_rows)
+        num_rows = self._num_rows(len(model_input.token_ids))
         step = self._attention.begin(model_input, num_rows)
         return self._model.forward(self._padded(model_input.token_ids, num_rows), step)
 
@@ -68,8 +80,12 @@ class TorchRunner:
         num_wanted = len(wanted)
         if not num_wanted:
             return torch.empty(0, self.vocab_size, device=self._device)
-        num_rows = max(num_wanted, self._model.preferred_rows)
+        num_rows = self._num_rows(num_wanted)
         return self._model.logits(hidden.index_select(0, self._padded(wanted, num_rows)))[:num_wanted]
+
+    def _num_rows(self, num_wanted: int) -> int:
+        num_rows = max(num_wanted, self._model.preferred_rows)
+        return round_up_rows(num_rows) if self._device.type == "cpu" else num_rows
 
     def _padded(self, values: list[int], size: int) -> torch.Tensor:
         """`[size]` int64 on the device: `values`, then zeros."""
