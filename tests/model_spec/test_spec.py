@@ -46,6 +46,12 @@ def test_parameters_and_sizes_equal_those_of_the_real_model(
     assert spec.attention_output_bias == (model.model.layers[0].self_attn.o_proj.bias is not None)
     assert spec.mlp_bias == (getattr(model.model.layers[0].mlp.gate_proj, "bias", None) is not None)
     assert spec.sliding_window == extra.get("sliding_window")
+    # At that context, attention's two products take what the layer's matrices take.
+    weights = sum(parameter.numel() for parameter in model.model.layers[0].parameters() if parameter.ndim == 2)
+    if spec.sliding_window is None:
+        assert spec.context_that_doubles_cost == 2 * weights // (4 * model.config.num_attention_heads * spec.head_dim)
+    else:
+        assert spec.context_that_doubles_cost is None
     # One layer's keys and values of one token, as the model itself makes them.
     cache = model(torch.tensor([[1]])).past_key_values
     held = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import accumulate
+
 import pytest
 
 from llm_inference.errors import ConfigError, ContextLengthError, InvalidRequestError
 from llm_inference.native.batch import ModelInput
+from llm_inference.native.kv_cache import KVCacheManager
 from llm_inference.native.request import SampledToken, SequenceStatus
-from llm_inference.native.scheduler import SchedulerConfig
+from llm_inference.native.scheduler import Scheduler, SchedulerConfig
 from tests.native.scheduling import Harness, request
 
 
@@ -39,10 +43,34 @@ def test_contradicting_limits_are_refused(changes: dict[str, float], param: str)
 
 
 def test_prompt_tokens_beside_decodes_default_to_256_within_the_step() -> None:
-    assert config().prefill_tokens_with_decodes == 64
-    assert config(max_num_batched_tokens=2048).prefill_tokens_with_decodes == 256
-    assert config(max_num_batched_tokens=2048, max_prefill_tokens_with_decodes=512).prefill_tokens_with_decodes == 512
-    assert config(max_num_batched_tokens=64, max_prefill_tokens_with_decodes=512).prefill_tokens_with_decodes == 64
+    for context in (0, 10**6):
+        assert config().prefill_tokens_with_decodes(context) == 64
+        assert config(max_num_batched_tokens=2048).prefill_tokens_with_decodes(context) == 256
+        wider = config(max_num_batched_tokens=2048, max_prefill_tokens_with_decodes=512)
+        assert wider.prefill_tokens_with_decodes(context) == 512
+        assert replace(wider, max_num_batched_tokens=64).prefill_tokens_with_decodes(context) == 64
+
+
+@pytest.mark.parametrize(("context", "expected"), [(0, 256), (1000, 192), (3000, 128), (9000, 64), (10**9, 16)])
+def test_chunks_beside_decodes_shrink_as_their_context_grows(context: int, expected: int) -> None:
+    limits = config(max_num_batched_tokens=2048, context_that_doubles_cost=3000)
+    assert limits.prefill_tokens_with_decodes(context) == expected
+
+
+def test_a_long_prompt_beside_a_stream_is_computed_in_shrinking_chunks() -> None:
+    limits = config(max_num_batched_tokens=64, max_model_len=400, context_that_doubles_cost=64)
+    scheduler = Scheduler(limits, KVCacheManager(200, 4, enable_prefix_caching=False))
+    scheduler.add(request("stream", [1, 2, 3], max_tokens=100), 0.0)
+    scheduler.update(scheduler.schedule(0.0), [[SampledToken(7)]], 0.0)
+    scheduler.add(request("long", list(range(300)), max_tokens=1), 0.0)
+    chunks = []
+    while sum(chunks) < 300:
+        batch = scheduler.schedule(0.0)
+        chunks += [item.num_tokens for item in batch.scheduled if item.sequence.request.request_id == "long"]
+        scheduler.update(batch, [[SampledToken(7)] * len(item.samplers) for item in batch.scheduled], 0.0)
+    assert chunks[:2] == [63, 32]  # one of the 64 tokens of the first step is the stream's
+    assert chunks == sorted(chunks, reverse=True)
+    assert all(chunk * (1 + done / 64) <= 64 for chunk, done in zip(chunks, accumulate([0, *chunks]), strict=False))
 
 
 def test_what_can_never_run_is_refused_at_once() -> None:

@@ -120,7 +120,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.in_flight = self.scheduler.schedule(self.now)
         beside = [item.num_tokens for item in self.in_flight.scheduled if id(item.sequence) not in decoding]
         if len(beside) < len(self.in_flight.scheduled):
-            assert sum(beside) <= self.config.prefill_tokens_with_decodes
+            assert sum(beside) <= self.config.prefill_tokens_with_decodes(0)
         self._check_and_write(self.in_flight)
 
     @precondition(lambda self: self.in_flight is not None)

@@ -143,6 +143,19 @@ class ModelSpec:
         """`2 (keys, values) × num_layers × num_kv_heads × head_dim × bytes(dtype)`."""
         return math.ceil(2 * self.num_layers * self.num_kv_heads * self.head_dim * _bytes_of(dtype or self.dtype))
 
+    @property
+    def context_that_doubles_cost(self) -> int | None:
+        """The context at which a token's attention takes as many operations as its layers' matrices.
+
+        A layer of `P` weights takes `2P` operations a token, attention to `c` tokens `4 · num_heads · head_dim · c`; so
+        `c = P / (2 · num_heads · head_dim)`. None with a sliding window, which bounds what attention costs.
+        """
+        if self.sliding_window is not None:
+            return None
+        q, kv = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
+        weights = self.hidden_size * (2 * q + 2 * kv + 3 * self.intermediate_size)
+        return max(weights // (2 * q), 1)
+
 
 def _bytes_of(dtype: str) -> float:
     if dtype not in DTYPE_BYTES:

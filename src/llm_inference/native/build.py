@@ -88,6 +88,7 @@ def _build_decoder(
             max_model_len=setup.max_model_len,
             block_size=setup.block_size,
             max_prefill_tokens_with_decodes=setup.max_prefill_tokens_with_decodes,
+            context_that_doubles_cost=spec.context_that_doubles_cost,
         ),
         kv,
     )

@@ -201,7 +201,8 @@ class Scheduler:
         items = self._schedule_decodes()
         budget = self.config.max_num_batched_tokens - len(items)
         if items:
-            budget = min(budget, self.config.prefill_tokens_with_decodes)
+            context = max((s.num_computed_tokens for s in self._running if s.num_uncomputed_tokens > 1), default=0)
+            budget = min(budget, self.config.prefill_tokens_with_decodes(context))
         chunks = self._schedule_prefills(budget, now, may_admit=self.num_preemptions == num_preemptions)
         items += [ScheduledSequence(sequence, sequence.num_computed_tokens, n) for sequence, n in chunks if n == 1]
         items += [ScheduledSequence(sequence, sequence.num_computed_tokens, n) for sequence, n in chunks if n > 1]

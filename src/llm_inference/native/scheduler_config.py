@@ -17,6 +17,9 @@ class SchedulerConfig:
     block_size: int
     #: Prompt tokens in a step that also decodes: bounds the gap between two tokens of a stream. None: up to 256.
     max_prefill_tokens_with_decodes: int | None = None
+    #: The context at which a token's attention takes as long as all else; chunks beside decodes shrink towards the end
+    #: of a long prompt accordingly, so that all take about as long. None: they do not.
+    context_that_doubles_cost: int | None = None
     #: Seconds of waiting that are worth one priority level. Infinity: strict priorities.
     priority_ageing_s: float = 30.0
     #: How many waiting sequences a step looks at, from the first.
@@ -44,7 +47,13 @@ class SchedulerConfig:
                 f"priority_ageing_s is {self.priority_ageing_s}; it must be above 0.", param="priority_ageing_s"
             )
 
-    @property
-    def prefill_tokens_with_decodes(self) -> int:
+    def prefill_tokens_with_decodes(self, context: int) -> int:
+        """Prompt tokens beside decodes, where the longest prompt that is being computed has `context` tokens behind it.
+
+        At least a sixteenth of the limit, so that a long prompt ends.
+        """
         limit = self.max_prefill_tokens_with_decodes
-        return min(self.max_num_batched_tokens, 256 if limit is None else limit)
+        limit = min(self.max_num_batched_tokens, 256 if limit is None else limit)
+        if self.context_that_doubles_cost is None:
+            return limit
+        return max(int(limit / (1 + context / self.context_that_doubles_cost)), -(-limit // 16))
