@@ -58,3 +58,41 @@ def test_cpus_are_bounded_by_the_quota(tmp_path: Path) -> None:
         available_cpus(write(tmp_path / "v1", {"cpu/cpu.cfs_quota_us": "100000", "cpu/cpu.cfs_period_us": "100000"}))
         == 1
     )
+
+
+def test_limits_of_every_group_on_the_way_to_ours_hold(tmp_path: Path) -> None:
+    """As under systemd, whose units are groups below the root, which has no limits itself."""
+    own = "system.slice/llm.service"
+    membership = write(tmp_path, {"membership": f"1:cpu:/elsewhere\n0::/{own}\n"}) / "membership"
+    cgroup = write(
+        tmp_path / "v2",
+        {
+            "system.slice/memory.max": f"{6 * GIB}\n",
+            "system.slice/memory.current": f"{1 * GIB}\n",
+            f"{own}/memory.max": f"{4 * GIB}\n",
+            f"{own}/memory.current": f"{1 * GIB}\n",
+            f"{own}/cpu.max": "100000 100000\n",
+        },
+    )
+    assert available_memory_bytes(cgroup, meminfo(tmp_path, 8), membership) == 3 * GIB
+    assert available_cpus(cgroup, membership) == 1
+    (cgroup / "system.slice" / "memory.max").write_text(f"{2 * GIB}\n")
+    assert available_memory_bytes(cgroup, meminfo(tmp_path, 8), membership) == 1 * GIB
+    for text in ("0::/\n", "", "nonsense", "0::/../../elsewhere\n"):
+        membership.write_text(text)
+        assert available_memory_bytes(cgroup, meminfo(tmp_path, 8), membership) == 8 * GIB
+
+
+def test_groups_of_version_one_are_found_by_their_controller(tmp_path: Path) -> None:
+    membership = write(tmp_path, {"membership": "5:cpu,cpuacct:/job\n4:memory:/job\n0::/\n"}) / "membership"
+    cgroup = write(
+        tmp_path / "v1",
+        {
+            "memory/job/memory.limit_in_bytes": f"{2 * GIB}",
+            "memory/job/memory.usage_in_bytes": f"{GIB}",
+            "cpu/job/cpu.cfs_quota_us": "100000",
+            "cpu/job/cpu.cfs_period_us": "100000",
+        },
+    )
+    assert available_memory_bytes(cgroup, meminfo(tmp_path, 8), membership) == GIB
+    assert available_cpus(cgroup, membership) == 1

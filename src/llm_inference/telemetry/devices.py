@@ -5,22 +5,28 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 _CGROUP = Path("/sys/fs/cgroup")
+_MEMBERSHIP = Path("/proc/self/cgroup")
 
 
-def available_memory_bytes(cgroup: Path = _CGROUP, meminfo: Path = Path("/proc/meminfo")) -> int:
-    """Bytes that can still be had: the smaller of the machine's MemAvailable and the cgroup's limit minus its use.
+def available_memory_bytes(
+    cgroup: Path = _CGROUP, meminfo: Path = Path("/proc/meminfo"), membership: Path = _MEMBERSHIP
+) -> int:
+    """Bytes that can still be had: the smallest of the machine's MemAvailable and each cgroup's limit minus its use.
 
     Page cache counts as free, as the kernel gives it back: `inactive_file` is subtracted from the cgroup's use.
     """
     machine = _meminfo_available(meminfo)
     limits = [machine]
-    for limit_file, usage_file in (
-        (cgroup / "memory.max", cgroup / "memory.current"),
-        (cgroup / "memory" / "memory.limit_in_bytes", cgroup / "memory" / "memory.usage_in_bytes"),
-    ):
+    files = [(group / "memory.max", group / "memory.current") for group in _groups(cgroup, membership, "")]
+    files += [
+        (group / "memory.limit_in_bytes", group / "memory.usage_in_bytes")
+        for group in _groups(cgroup / "memory", membership, "memory")
+    ]
+    for limit_file, usage_file in files:
         limit, usage = _read_int(limit_file), _read_int(usage_file)
         if limit is None or usage is None:
             continue
@@ -29,17 +35,18 @@ def available_memory_bytes(cgroup: Path = _CGROUP, meminfo: Path = Path("/proc/m
     return min(limits)
 
 
-def available_cpus(cgroup: Path = _CGROUP) -> int:
-    """CPUs that this process may keep busy: affinity, bounded by the cgroup's quota, at least 1."""
+def available_cpus(cgroup: Path = _CGROUP, membership: Path = _MEMBERSHIP) -> int:
+    """CPUs that this process may keep busy: affinity, bounded by its cgroups' quotas, at least 1."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    with contextlib.suppress(OSError, ValueError):
-        quota, period = (cgroup / "cpu.max").read_text().split()
-        if quota != "max":
-            count = min(count, math.ceil(int(quota) / int(period)))
-    quota_v1 = _read_int(cgroup / "cpu" / "cpu.cfs_quota_us")
-    period_v1 = _read_int(cgroup / "cpu" / "cpu.cfs_period_us")
-    if quota_v1 is not None and period_v1 and quota_v1 > 0:
-        count = min(count, math.ceil(quota_v1 / period_v1))
+    for group in _groups(cgroup, membership, ""):
+        with contextlib.suppress(OSError, ValueError):
+            quota, period = (group / "cpu.max").read_text().split()
+            if quota != "max":
+                count = min(count, math.ceil(int(quota) / int(period)))
+    for group in _groups(cgroup / "cpu", membership, "cpu"):
+        quota_v1, period_v1 = _read_int(group / "cpu.cfs_quota_us"), _read_int(group / "cpu.cfs_period_us")
+        if quota_v1 is not None and period_v1 and quota_v1 > 0:
+            count = min(count, math.ceil(quota_v1 / period_v1))
     return max(count, 1)
 
 
@@ -56,6 +63,26 @@ def thread_environment(num_threads: int) -> dict[str, str]:
 def has_nvidia_gpu() -> bool:
     """Whether the driver's device files are there; torch-free, so that a front may decide without loading torch."""
     return Path("/dev/nvidiactl").exists() or Path("/proc/driver/nvidia/version").exists()
+
+
+def _groups(root: Path, membership: Path, controller: str) -> Iterator[Path]:
+    """The folder of `root` and of each group below it on the way to ours; the limits of all of them hold.
+
+    `membership` has a line `number:controllers:path` for each hierarchy, with no controllers in version 2. In a
+    container the path often is another namespace's, and nothing is there: then the root is our own group.
+    """
+    yield root
+    lines: list[str] = []
+    with contextlib.suppress(OSError):
+        lines = membership.read_text().splitlines()
+    for line in lines:
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if controller in controllers.split(","):
+            folder = root
+            for part in Path(path.lstrip("/")).parts:
+                folder /= part
+                yield folder
 
 
 def _meminfo_available(path: Path) -> int:
