@@ -9,6 +9,7 @@ import torch
 
 from llm_inference.native.batch import ModelInput
 from llm_inference.native.models.base import CausalLM
+from llm_inference.native.runner.base import Runner
 from llm_inference.native.runner.torch_runner import TorchRunner
 
 
@@ -21,11 +22,11 @@ class PagedSequence:
 
 
 class Pager:
-    """Owns a runner and hands out its blocks in a random order."""
+    """Owns a runner's blocks and hands them out in a random order."""
 
-    def __init__(self, model: CausalLM, *, block_size: int = 4, num_blocks: int = 96, seed: int = 0) -> None:
+    def __init__(self, runner: Runner, *, block_size: int, num_blocks: int = 96, seed: int = 0) -> None:
         self.block_size = block_size
-        self.runner = TorchRunner(model, block_size=block_size)
+        self.runner = runner
         self.runner.allocate_kv_cache(num_blocks)
         self.free = list(range(num_blocks))
         random.Random(seed).shuffle(self.free)
@@ -56,7 +57,7 @@ class Pager:
             model_input.block_tables.append(sequence.table[: -(-end // self.block_size)])
             model_input.num_decodes += end - start == 1
         model_input.logits_indices = list(range(len(model_input.token_ids)))
-        logits = self.runner.execute(model_input)
+        logits = self.runner.execute(model_input).clone()  # the next step may overwrite them
         results: list[torch.Tensor] = [torch.empty(0)] * len(work)
         row = 0
         for index in order:
@@ -71,6 +72,12 @@ class Pager:
         edges = [0, *cuts, len(token_ids)]
         parts = [self.step([(sequence, a, b)])[0] for a, b in itertools.pairwise(edges)]
         return torch.cat(parts)
+
+
+def torch_pager(model: CausalLM, *, block_size: int = 4, num_blocks: int = 96, seed: int = 0) -> Pager:
+    """Over the reference runner, with small blocks."""
+    runner = TorchRunner(model, block_size=block_size)
+    return Pager(runner, block_size=block_size, num_blocks=num_blocks, seed=seed)
 
 
 def random_tokens(count: int, seed: int, vocab_size: int = 101) -> list[int]:

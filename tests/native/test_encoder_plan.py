@@ -53,6 +53,7 @@ def test_a_step_holds_at_least_one_whole_input(directory: Path) -> None:
         {"kv_cache_memory": "1GiB"},
         {"block_size": 16},
         {"enable_prefix_caching": True},
+        {"runner": "torch"},
         {"chat_template": "{{ x }}"},
         {"generation": {"temperature": 0.1}},
     ],

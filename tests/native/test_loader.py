@@ -16,7 +16,7 @@ from llm_inference.errors import OutOfMemoryError, SourceError, UnsupportedModel
 from llm_inference.model_spec import ModelSpec
 from llm_inference.native import loader
 from llm_inference.native.loader import load_model, resolve_dtype
-from tests.native.paging import Pager, random_tokens
+from tests.native.paging import random_tokens, torch_pager
 from tests.native.tiny_models import CPU, TinyModel, reload, save_tiny
 
 Tensors = dict[str, torch.Tensor]
@@ -35,7 +35,7 @@ def edit_config(directory: Path, **changes: Any) -> None:
 
 def assert_equals_reference(tiny: TinyModel) -> None:
     token_ids = random_tokens(15, seed=1)
-    torch.testing.assert_close(Pager(tiny.load()).run(token_ids), tiny.logits(token_ids), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(torch_pager(tiny.load()).run(token_ids), tiny.logits(token_ids), atol=1e-4, rtol=1e-4)
 
 
 def test_sharded(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_out_of_memory_says_what_would_fit(tmp_path: Path, monkeypatch: pytest.M
     def exhausted(*args: object) -> None:
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes.")
 
-    monkeypatch.setattr(loader, "_fill", exhausted)
+    monkeypatch.setattr(loader, "fill_slots", exhausted)
     with pytest.raises(OutOfMemoryError, match=r"do not fit into the memory of cpu; .* int4 \d"):
         tiny.load()
 

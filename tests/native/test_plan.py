@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 from pathlib import Path
 from typing import Any
@@ -14,16 +15,23 @@ from llm_inference.config.schema import ModelConfig
 from llm_inference.errors import ConfigError, OutOfMemoryError, StartupError, UnsupportedModelError
 from llm_inference.native import plan as plan_module
 from llm_inference.native.plan import NativePlan, make_plan
+from llm_inference.native.runner.choice import Machine
 
 GIB = 2**30
 
 
 @pytest.fixture(autouse=True)
 def machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two CPUs, 8 GiB free, no GPU, whatever the test runs on."""
+    """Two CPUs, 8 GiB free, no GPU, no OpenVINO, whatever the test runs on."""
+    has_openvino(monkeypatch, None)
     monkeypatch.setattr(plan_module, "available_memory_bytes", lambda: 8 * GIB)
     monkeypatch.setattr(plan_module, "available_cpus", lambda: 2)
     monkeypatch.setattr(plan_module, "has_nvidia_gpu", lambda: False)
+
+
+def has_openvino(monkeypatch: pytest.MonkeyPatch, version: str | None) -> None:
+    machine = Machine("x86_64", frozenset({"avx2"}), version)
+    monkeypatch.setattr(Machine, "this", classmethod(lambda cls: machine))
 
 
 @pytest.fixture
@@ -57,6 +65,22 @@ def test_defaults_on_a_cpu(default_model_dir: Path) -> None:
     assert setup.num_kv_blocks == 4 * GIB // (16 * 46_080)
     assert result.info.max_batch_size == setup.max_num_seqs == 64
     assert result.core_env["OMP_NUM_THREADS"] == "2"
+
+
+def test_the_runner_decides_the_block_size(
+    default_model_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    assert plan(default_model_dir).setup.runner == "torch"
+    assert "runner: torch, because the package openvino" in caplog.text
+    has_openvino(monkeypatch, "2026.4.1")
+    setup = plan(default_model_dir).setup
+    assert (setup.runner, setup.block_size) == ("openvino", 32)
+    assert setup.num_kv_blocks == 4 * GIB // (32 * 46_080)
+    assert "runner: openvino, because" in caplog.text
+    for options in ({"runner": "torch"}, {"block_size": 16}, {"quantization": "int4"}):
+        setup = plan(default_model_dir, **options).setup
+        assert (setup.runner, setup.block_size) == ("torch", 16)
 
 
 def test_what_is_configured_is_taken(default_model_dir: Path) -> None:
@@ -109,6 +133,7 @@ def test_a_plan_survives_being_written_down(default_model_dir: Path) -> None:
         ({"replicas": 2}, ConfigError, "replicas"),
         ({"engine_args": {"x": 1}}, ConfigError, "engine_args"),
         ({"compile": True}, ConfigError, "compile"),
+        ({"runner": "openvino"}, ConfigError, "openvino 2026.4 is not installed"),
         ({"device": "tpu"}, ConfigError, "'tpu' is unknown"),
         ({"max_model_len": 10_000}, ConfigError, "at most 8192"),
         ({"quantization": "awq"}, UnsupportedModelError, "int8, int4"),

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
-from llm_inference.errors import ConfigError, OutOfMemoryError, UnsupportedModelError
+from llm_inference.errors import ConfigError, OutOfMemoryError, StartupError, UnsupportedModelError
 from llm_inference.model_spec import ModelSpec
 from llm_inference.native.budget import plan_memory
 from llm_inference.native.core import Core, EngineCore
@@ -23,6 +24,9 @@ from llm_inference.native.scheduler import Scheduler
 from llm_inference.native.scheduler_config import SchedulerConfig
 from llm_inference.native.setup import CoreSetup
 from llm_inference.native.wire import CoreReport
+
+if TYPE_CHECKING:
+    from llm_inference.native.runner.openvino_runner import OpenVINORunner
 
 logger = logging.getLogger(__name__)
 
@@ -74,9 +78,8 @@ def _build_decoder(
     started = time.monotonic()
     directory = Path(setup.model_dir)
     name = str(dtype).removeprefix("torch.")
-    model = load_model(directory, spec, dtype=dtype, device=device, quantization=setup.quantization, progress=False)
+    runner = _runner(setup, spec, dtype, device)
     stages["weights"] = time.monotonic() - started
-    runner = TorchRunner(model, block_size=setup.block_size)
     num_blocks = setup.num_kv_blocks or _blocks_on_gpu(setup, spec, name, device)
     runner.allocate_kv_cache(num_blocks)
     stages["kv_cache"] = time.monotonic() - started - stages["weights"]
@@ -106,7 +109,7 @@ def _build_decoder(
         block_size=setup.block_size,
         weight_bytes=runner.weight_bytes,
         kv_cache_bytes=num_blocks * runner.kv_block_bytes,
-        runner=f"torch on {device}",
+        runner=f"{setup.runner} on {device}",
         load_s={stage: round(seconds, 3) for stage, seconds in stages.items()},
     )
     logger.info(
@@ -120,6 +123,26 @@ def _build_decoder(
         report.kv_cache_bytes / 2**30,
     )
     return core, report
+
+
+def _runner(
+    setup: CoreSetup, spec: ModelSpec, dtype: torch.dtype, device: torch.device
+) -> TorchRunner | OpenVINORunner:
+    directory, quantization = Path(setup.model_dir), setup.quantization
+    if setup.runner == "torch":
+        model = load_model(directory, spec, dtype=dtype, device=device, quantization=quantization, progress=False)
+        return TorchRunner(model, block_size=setup.block_size)
+    try:
+        from llm_inference.native.runner.openvino_runner import OpenVINORunner
+    except ImportError as exc:
+        raise StartupError(
+            f"the package openvino cannot be imported ({exc}); install it anew, or set `runner: torch`"
+        ) from exc
+    num_threads = setup.num_threads or torch.get_num_threads()
+    runner = OpenVINORunner(directory, spec, dtype=dtype, quantization=quantization, num_threads=num_threads)
+    # What is left for torch is sampling: one pool of threads, the runner's.
+    torch.set_num_threads(1)
+    return runner
 
 
 def _warm_grammars(directory: Path, setup: CoreSetup) -> GrammarCompiler | None:

@@ -7,13 +7,14 @@ Peak memory is the model plus about one layer. Knows nothing of architectures: t
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import torch
 from tqdm import tqdm
@@ -23,6 +24,7 @@ from llm_inference.model_spec import ModelSpec
 from llm_inference.native import precision
 from llm_inference.native.checkpoint import Checkpoint, Tensor
 from llm_inference.native.layers.linear import Placement
+from llm_inference.native.layers.weights import WeightSlot
 from llm_inference.native.models.base import CausalLM, Encoder
 from llm_inference.native.models.registry import encoder_class, model_class
 from llm_inference.native.quantization.registry import kernel_factory
@@ -99,24 +101,13 @@ def _load(
     progress: bool,
 ) -> ModelT:
     started_s = time.monotonic()
-    if spec.quantization_config is not None:
-        method = spec.quantization_config.get("quant_method", "an unnamed method")
-        raise UnsupportedModelError(
-            f"{directory}: the checkpoint is quantized with {method}, which the native engine does not read; serve the "
-            "unquantized model with `quantization: int8` or `int4`, or choose another engine (`engine:`)"
-        )
-    config = _read_config(directory)
+    refuse_quantized(directory, spec)
+    config = read_config(directory)
     device = placement.device
-    try:
+    with out_of_memory_explained(directory, spec, device):
         model = factory(spec, config, placement)
-        _fill(model, Checkpoint(directory), naming(model), progress)
+        fill_slots(model, Checkpoint(directory), naming(model), progress)
         model.finish()
-    except (torch.OutOfMemoryError, MemoryError) as exc:
-        raise _out_of_memory(directory, spec, device) from exc
-    except RuntimeError as exc:
-        if "allocate memory" not in str(exc):
-            raise
-        raise _out_of_memory(directory, spec, device) from exc
     logger.info(
         "loaded %s: %d parameters, %.0f MiB as %s on %s, in %.1f s",
         directory.name,
@@ -129,9 +120,21 @@ def _load(
     return model
 
 
-def _fill(
-    model: CausalLM | Encoder, checkpoint: Checkpoint, naming: Callable[[str], str | None], progress: bool
+class Slotted(Protocol):
+    """What weights can be put into: a model, or a collection of them."""
+
+    def slots(self) -> dict[str, WeightSlot]: ...
+
+    def optional(self) -> frozenset[str]: ...
+
+
+def fill_slots(
+    model: Slotted, checkpoint: Checkpoint, naming: Callable[[str], str | None] = str, progress: bool = False
 ) -> None:
+    """Every tensor of `checkpoint` into its slot. `naming`: a tensor's name → the slot's, None: of no use.
+
+    Raises `SourceError` for a missing, left-over, repeated, misshapen or unreadable tensor.
+    """
     slots = model.slots()
     optional = model.optional()
     stored: dict[str, Path] = {}
@@ -182,7 +185,18 @@ def _check(tensor: Tensor, shape: tuple[int, ...]) -> None:
         raise SourceError(f"{tensor.file}: the tensor {tensor.name!r} is {tensor.data.dtype}, not a floating-point one")
 
 
-def _read_config(directory: Path) -> Mapping[str, Any]:
+def refuse_quantized(directory: Path, spec: ModelSpec) -> None:
+    """Raises `UnsupportedModelError` for a checkpoint that is quantized already."""
+    if spec.quantization_config is not None:
+        method = spec.quantization_config.get("quant_method", "an unnamed method")
+        raise UnsupportedModelError(
+            f"{directory}: the checkpoint is quantized with {method}, which the native engine does not read; serve the "
+            "unquantized model with `quantization: int8` or `int4`, or choose another engine (`engine:`)"
+        )
+
+
+def read_config(directory: Path) -> Mapping[str, Any]:
+    """config.json as it is. Raises `SourceError`."""
     path = directory / "config.json"
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
@@ -196,6 +210,19 @@ def _read_config(directory: Path) -> Mapping[str, Any]:
 def _listed(names: list[str], limit: int = 5) -> str:
     shown = ", ".join(names[:limit])
     return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"
+
+
+@contextlib.contextmanager
+def out_of_memory_explained(directory: Path, spec: ModelSpec, device: torch.device) -> Iterator[None]:
+    """Whatever says inside that memory is short becomes an `OutOfMemoryError` with the sizes of the weights."""
+    try:
+        yield
+    except (torch.OutOfMemoryError, MemoryError) as exc:
+        raise _out_of_memory(directory, spec, device) from exc
+    except RuntimeError as exc:
+        if "allocate memory" not in str(exc):
+            raise
+        raise _out_of_memory(directory, spec, device) from exc
 
 
 def _out_of_memory(directory: Path, spec: ModelSpec, device: torch.device) -> OutOfMemoryError:

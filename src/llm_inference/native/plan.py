@@ -24,10 +24,11 @@ from llm_inference.native.embedding_defaults import EmbeddingDefaults, read_embe
 from llm_inference.native.encoder_plan import refuse_options_without_effect, require_memory, step_tokens
 from llm_inference.native.grammar import GrammarCompiler
 from llm_inference.native.logits_processors import known_processors
-from llm_inference.native.models.registry import model_kind
+from llm_inference.native.models.registry import ModelKind, model_kind
 from llm_inference.native.parsing import ModelFormats
 from llm_inference.native.precision import choose
 from llm_inference.native.prepare import Limits, Preparer
+from llm_inference.native.runner.choice import BLOCK_SIZES, Machine, RunnerName, Wanted, choose_runner
 from llm_inference.native.setup import CoreSetup
 from llm_inference.sources.resolve import resolve
 from llm_inference.telemetry.devices import available_cpus, available_memory_bytes, has_nvidia_gpu, thread_environment
@@ -44,7 +45,6 @@ DEFAULT_LIMITS = {
     "cpu": {"max_num_seqs": 64, "max_num_batched_tokens": 512},
     "cuda": {"max_num_seqs": 256, "max_num_batched_tokens": 8192},
 }
-BLOCK_SIZE = 16
 
 
 class NativePlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,7 +118,8 @@ def make_plan(
     limits = DEFAULT_LIMITS[device_kind]
     max_num_seqs = model.max_num_seqs or limits["max_num_seqs"]
     num_kv_blocks = None
-    block_size = model.block_size or BLOCK_SIZE
+    runner = _runner(model, spec, kind, device, precision.dtype, quantization)
+    block_size = model.block_size or BLOCK_SIZES[runner]
     if kind == "encoder":
         refuse_options_without_effect(model)
         max_model_len = _max_model_len(model, spec, embedding.max_tokens)
@@ -130,7 +131,7 @@ def make_plan(
         max_model_len = _max_model_len(model, spec)
         max_num_batched_tokens = model.max_num_batched_tokens or max(limits["max_num_batched_tokens"], max_num_seqs)
         if device == "cpu":
-            needs = memory_needs(spec, precision.dtype, quantization, max_num_batched_tokens)
+            needs = memory_needs(spec, precision.dtype, quantization, max_num_batched_tokens, runner)
             num_kv_blocks = _num_kv_blocks(model, needs, max_model_len, max_num_seqs, block_size)
     generation = read_generation_config(directory)
     setup = CoreSetup(
@@ -140,6 +141,7 @@ def make_plan(
         device=device,
         precision=precision.dtype,
         quantization=quantization,
+        runner=runner,
         max_model_len=max_model_len,
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,
@@ -193,14 +195,24 @@ def make_grammars(tokenizer: Tokenizer, setup: CoreSetup) -> GrammarCompiler | N
     return GrammarCompiler(tokenizer.to_json(), setup.num_valid_tokens, setup.eos_token_ids)
 
 
-def memory_needs(spec: ModelSpec, dtype: str, quantization: str | None, max_num_batched_tokens: int) -> MemoryNeeds:
+def memory_needs(
+    spec: ModelSpec,
+    dtype: str,
+    quantization: str | None,
+    max_num_batched_tokens: int,
+    runner: RunnerName = "torch",
+) -> MemoryNeeds:
     """Bytes by the spec. Workspace: activations of a full step and float32 logits of 64 rows, with half as reserve."""
     step = max_num_batched_tokens * (2 * spec.hidden_size + 2 * spec.intermediate_size) * 4 * 2
     logits = 64 * spec.vocab_size * 4
     # On a CPU the head is packed for its kernel, beside the embedding that it is tied to.
     packed_head = spec.vocab_size * spec.hidden_size * int(DTYPE_BYTES[dtype]) if spec.tie_word_embeddings else 0
+    weights = spec.weight_bytes(quantization or dtype)
+    if runner == "openvino" and (quantization is not None or dtype != spec.dtype):
+        # What it packs stays behind the packed copy, unless that is the mapped file itself.
+        weights *= 2
     return MemoryNeeds(
-        weight_bytes=spec.weight_bytes(quantization or dtype) + packed_head,
+        weight_bytes=weights + packed_head,
         kv_bytes_per_token=spec.kv_bytes_per_token(dtype),
         workspace_bytes=(step + logits) * 3 // 2,
         alternatives={name: spec.weight_bytes(name) for name in ("bfloat16", *QUANTIZATIONS)},
@@ -243,6 +255,23 @@ def _quantization(model: ModelConfig, spec: ModelSpec) -> str | None:
             "awq, gptq and fp8 checkpoints need another engine, such as vllm."
         )
     return wanted
+
+
+def _runner(
+    model: ModelConfig, spec: ModelSpec, kind: ModelKind, device: str, precision: str, quantization: str | None
+) -> RunnerName:
+    if kind == "encoder":
+        return "torch"
+    wanted = Wanted(
+        model_type=spec.model_type,
+        device=device,
+        precision=precision,
+        quantization=quantization,
+        block_size=model.block_size,
+    )
+    choice = choose_runner(model.runner, wanted, Machine.this())
+    logger.info("%s: runner: %s, because %s", model.name, choice.name, choice.reason)
+    return choice.name
 
 
 def _num_kv_blocks(

@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from llm_inference.native.models.registry import ModelKind
+from llm_inference.native.runner.choice import RunnerName
 
 
 class CoreSetup(msgspec.Struct, frozen=True, kw_only=True):
@@ -19,6 +20,7 @@ class CoreSetup(msgspec.Struct, frozen=True, kw_only=True):
     device: str = "auto"
     precision: str = "auto"
     quantization: str | None = None
+    runner: RunnerName = "torch"
     max_model_len: int
     max_num_seqs: int
     max_num_batched_tokens: int

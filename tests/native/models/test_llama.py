@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -12,79 +11,18 @@ import torch
 from llm_inference.errors import SourceError, UnsupportedModelError
 from llm_inference.model_spec import ModelSpec
 from llm_inference.native.models.llama import layer_windows
-from tests.native.paging import Pager, random_tokens
+from tests.native.family_options import OPTIONS
+from tests.native.paging import random_tokens, torch_pager
 from tests.native.tiny_models import save_tiny
 
 TOLERANCE = 1e-4
-
-OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
-    "llama": ("llama", {}),
-    "one kv head": ("llama", {"num_key_value_heads": 1}),
-    "no grouping": ("llama", {"num_key_value_heads": 4}),
-    "head_dim apart from hidden_size": ("llama", {"head_dim": 24}),
-    "all biases": ("llama", {"attention_bias": True, "mlp_bias": True}),
-    "tied": ("llama", {"tie_word_embeddings": True}),
-    "gelu": ("llama", {"hidden_act": "gelu_pytorch_tanh"}),
-    "exact gelu": ("llama", {"hidden_act": "gelu"}),
-    "relu": ("llama", {"hidden_act": "relu"}),
-    "norm eps": ("llama", {"rms_norm_eps": 0.1}),
-    "rope theta": ("llama", {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}}),
-    "rope linear": ("llama", {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}}),
-    "rope llama3": (
-        "llama",
-        {
-            "rope_parameters": {
-                "rope_type": "llama3",
-                "rope_theta": 1e4,
-                "factor": 8.0,
-                "low_freq_factor": 1.0,
-                "high_freq_factor": 4.0,
-                "original_max_position_embeddings": 64,
-            }
-        },
-    ),
-    "rope yarn": (
-        "llama",
-        {
-            "rope_parameters": {
-                "rope_type": "yarn",
-                "rope_theta": 1e4,
-                "factor": 4.0,
-                "original_max_position_embeddings": 64,
-            }
-        },
-    ),
-    "rope yarn, all parameters": (
-        "llama",
-        {
-            "rope_parameters": {
-                "rope_type": "yarn",
-                "rope_theta": 1e4,
-                "factor": 4.0,
-                "original_max_position_embeddings": 64,
-                "beta_fast": 16.0,
-                "beta_slow": 2.0,
-                "mscale": 0.7,
-                "mscale_all_dim": 0.4,
-            }
-        },
-    ),
-    "mistral": ("mistral", {}),
-    "mistral, sliding": ("mistral", {"sliding_window": 7}),
-    "qwen2": ("qwen2", {}),
-    "qwen2, some layers sliding": (
-        "qwen2",
-        {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1},
-    ),
-    "llama ignores a window": ("llama", {"sliding_window": 4}),
-}
 
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_logits_equal_transformers_in_prefill_and_decode(name: str, tmp_path: Path) -> None:
     family, overrides = OPTIONS[name]
     tiny = save_tiny(tmp_path, family, **overrides)
-    pager = Pager(tiny.load())
+    pager = torch_pager(tiny.load())
     token_ids = random_tokens(37, seed=1)
     expected = tiny.logits(token_ids)
     whole = pager.run(token_ids)
@@ -97,7 +35,7 @@ def test_logits_equal_transformers_in_prefill_and_decode(name: str, tmp_path: Pa
 def test_half_precision_stays_close(tmp_path: Path) -> None:
     tiny = save_tiny(tmp_path)
     token_ids = random_tokens(30, seed=2)
-    logits = Pager(tiny.load(dtype=torch.bfloat16)).run(token_ids, 12, 13, 14)
+    logits = torch_pager(tiny.load(dtype=torch.bfloat16)).run(token_ids, 12, 13, 14)
     assert logits.dtype == torch.float32
     expected = tiny.logits(token_ids)
     assert (logits - expected).abs().max() < 0.05 * expected.abs().max()
@@ -127,7 +65,7 @@ def test_quantized_model_equals_transformers_with_rounded_weights(
             if name.endswith("_proj.weight"):  # not the embedding, the head, norms and biases
                 parameter.copy_(rounded(parameter))
     token_ids = random_tokens(30, seed=3)
-    logits = Pager(quantized).run(token_ids, 12, 13)
+    logits = torch_pager(quantized).run(token_ids, 12, 13)
     torch.testing.assert_close(logits, tiny.logits(token_ids), atol=TOLERANCE, rtol=TOLERANCE)
 
 

@@ -12,7 +12,7 @@ from llm_inference.native.batch import ModelInput
 from llm_inference.native.models.base import CausalLM
 from llm_inference.native.runner.base import Runner
 from llm_inference.native.runner.torch_runner import TorchRunner, round_up_rows
-from tests.native.paging import Pager, random_tokens
+from tests.native.paging import random_tokens, torch_pager
 from tests.native.tiny_models import TinyModel, save_tiny
 
 
@@ -39,13 +39,13 @@ def test_chunk_boundary_at_every_position(tiny: TinyModel, model: CausalLM) -> N
     token_ids = random_tokens(13, seed=1)
     expected = tiny.logits(token_ids)
     for cut in range(1, 13):
-        assert_equal(Pager(model, num_blocks=8, seed=cut).run(token_ids, cut), expected)
+        assert_equal(torch_pager(model, num_blocks=8, seed=cut).run(token_ids, cut), expected)
 
 
 @pytest.mark.parametrize("name", ["tiny", "sliding"])
 def test_decodes_and_chunks_mixed_in_one_step(name: str, request: pytest.FixtureRequest) -> None:
     tiny: TinyModel = request.getfixturevalue(name)
-    pager = Pager(tiny.load())
+    pager = torch_pager(tiny.load())
     lengths = [5, 40, 23, 9, 31, 1]
     prompts = [random_tokens(length + 3, seed=length) for length in lengths]
     expected = [tiny.logits(prompt) for prompt in prompts]
@@ -73,7 +73,7 @@ def test_decodes_and_chunks_mixed_in_one_step(name: str, request: pytest.Fixture
 
 def test_short_and_long_prompt_equal_their_solo_runs(tiny: TinyModel, model: CausalLM) -> None:
     """Case D6: nothing is padded with a token, so no pad token can matter."""
-    pager = Pager(model)
+    pager = torch_pager(model)
     short, long = random_tokens(2, seed=5), [*random_tokens(60, seed=6)[:-3], 2, 2, 2]  # ends in EOS ids
     results = pager.step([(pager.add(short), 0, 2), (pager.add(long), 0, 60)])
     assert_equal(results[0], tiny.logits(short))
@@ -81,7 +81,7 @@ def test_short_and_long_prompt_equal_their_solo_runs(tiny: TinyModel, model: Cau
 
 
 def test_a_shared_prefix_is_read_not_computed(tiny: TinyModel, model: CausalLM) -> None:
-    pager = Pager(model)
+    pager = torch_pager(model)
     prefix = random_tokens(12, seed=7)
     first = pager.add(prefix + random_tokens(5, seed=8))
     pager.step([(first, 0, 17)])
@@ -90,7 +90,7 @@ def test_a_shared_prefix_is_read_not_computed(tiny: TinyModel, model: CausalLM) 
 
 
 def test_block_copies_come_before_the_step(tiny: TinyModel, model: CausalLM) -> None:
-    pager = Pager(model)
+    pager = torch_pager(model)
     parent = pager.add(random_tokens(10, seed=10))
     pager.step([(parent, 0, 10)])
     source, destination = parent.table[-1], pager.free.pop()
@@ -103,7 +103,7 @@ def test_block_copies_come_before_the_step(tiny: TinyModel, model: CausalLM) -> 
 
 
 def test_only_wanted_rows_get_logits(tiny: TinyModel, model: CausalLM) -> None:
-    pager = Pager(model)
+    pager = torch_pager(model)
     sequence = pager.add(random_tokens(6, seed=12))
     model_input = ModelInput(
         token_ids=sequence.token_ids,
@@ -122,7 +122,7 @@ def test_only_wanted_rows_get_logits(tiny: TinyModel, model: CausalLM) -> None:
 
 
 def test_what_an_earlier_owner_left_in_a_block_does_no_harm(tiny: TinyModel, model: CausalLM) -> None:
-    pager = Pager(model)
+    pager = torch_pager(model)
     assert pager.runner._attention is not None
     pager.runner._attention.cache.data.fill_(float("nan"))
     token_ids = random_tokens(9, seed=13)
@@ -137,7 +137,7 @@ def test_what_an_earlier_owner_left_in_a_block_does_no_harm(tiny: TinyModel, mod
 
 def test_a_row_does_not_depend_on_the_batch(model: CausalLM) -> None:
     """Case S2 needs more than closeness: the same bits alone and in company, as far as the products go."""
-    pager = Pager(model)
+    pager = torch_pager(model)
     sequences = [pager.add(random_tokens(12, seed=seed)) for seed in range(6)]
     for sequence in sequences:
         pager.step([(sequence, 0, 11)])
@@ -180,7 +180,7 @@ def test_default_model_continues_as_transformers_does(default_model_dir: Path) -
         )[0].tolist()
         for prompt in prompts
     ]
-    pager = Pager(tiny.load(), block_size=16, num_blocks=64)
+    pager = torch_pager(tiny.load(), block_size=16, num_blocks=64)
     sequences = [pager.add(prompt + [0] * num_new) for prompt in prompts]
     for sequence, prompt in zip(sequences, prompts, strict=True):
         del sequence.token_ids[len(prompt) :]

@@ -13,6 +13,7 @@ import torch
 
 from llm_inference.errors import OutOfMemoryError
 from llm_inference.native.attention.base import AttentionShape
+from llm_inference.native.batch import ModelInput
 
 
 class PagedKV:
@@ -47,6 +48,14 @@ class PagedKV:
     @property
     def data(self) -> torch.Tensor:
         return self._data
+
+    def begin_step(self, step: ModelInput) -> None:
+        """What comes before a step's first write: its block copies, and the clearing of blocks that it starts."""
+        if step.block_copies:
+            self.copy_blocks(step.block_copies)
+        fresh = [slot // self.block_size for slot in step.slot_mapping if slot % self.block_size == 0]
+        if fresh:
+            self.clear(fresh)
 
     def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
         """Copy source to destination in all layers, as if at the same time."""

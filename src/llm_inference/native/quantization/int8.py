@@ -18,10 +18,7 @@ class Int8Kernel:
     preferred_rows = 1
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-        wide = weight.float()
-        scale = wide.abs().amax(dim=1) / 127
-        divisor = torch.where(scale > 0, scale, torch.ones_like(scale))
-        self._values = torch.round(wide / divisor[:, None]).to(torch.int8)
+        self._values, scale = quantize_rows(weight)
         self._scale = scale.to(weight.dtype)
         self._bias = bias
 
@@ -34,3 +31,11 @@ class Int8Kernel:
         if self._bias is not None:
             y.add_(self._bias)
         return y if residual is None else y.add_(residual)
+
+
+def quantize_rows(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """`[out, in]` → int8 `[out, in]` and float32 scales `[out]`, as `Int8Kernel` says."""
+    wide = weight.float()
+    scale = wide.abs().amax(dim=1) / 127
+    divisor = torch.where(scale > 0, scale, torch.ones_like(scale))
+    return (wide / divisor[:, None]).round_().to(torch.int8), scale

@@ -28,7 +28,8 @@ class Runner(Protocol):
         """Run one step.
 
         Mutates the KV cache: first `block_copies`, then one slot per token. Returns float32 logits
-        `[len(logits_indices), vocab_size]`, on the device of the model, in that order.
+        `[len(logits_indices), vocab_size]`, on the device of the model, in that order. The caller may change them; the
+        next step may overwrite them, so that whoever keeps them copies them.
         """
         ...
 

