@@ -76,6 +76,36 @@ def test_finding_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert find_program("e", launch, None) == ([str(venv / "no-such-engine"), "serve"], False)
 
 
+def test_its_own_venv_goes_before_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    launch = Launch(program="no-such-engine", arguments=lambda plan: [], install="pip", modules=("m",))
+    monkeypatch.setenv("LLM_INFERENCE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    program = tmp_path / "no-such-engine"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    assert find_program("e", launch, None) == ([str(program)], False)
+    venv = tmp_path / "cache" / "engines" / "e" / "venv" / "bin"
+    venv.mkdir(parents=True)
+    (venv / "python").symlink_to(sys.executable)
+    assert find_program("e", launch, None) == ([str(venv / "python"), "-m", "m"], True)
+
+
+def test_vllm_keeps_float32_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vllm, "has_nvidia_gpu", lambda: False)
+
+    def dtype(**keys: str) -> str:
+        return vllm.dtype(Plan(model=ModelConfig(model="m", **keys), source=str(tmp_path), port=1))  # type: ignore[arg-type]
+
+    assert dtype() == "auto"
+    (tmp_path / "config.json").write_text('{"torch_dtype": "bfloat16"}')
+    assert dtype() == "auto"
+    (tmp_path / "config.json").write_text('{"torch_dtype": "float32"}')
+    assert dtype() == "float32"
+    assert dtype(dtype="bfloat16") == "bfloat16"
+    monkeypatch.setattr(vllm, "has_nvidia_gpu", lambda: True)
+    assert dtype() == "auto"
+
+
 def test_advice_for_memory() -> None:
     assert "gpu_memory_utilization" in advise(vllm.LAUNCH, "ValueError: No available memory for the cache blocks.")
     assert "raise" in advise(sglang.LAUNCH, "Not enough memory. Please try to increase --mem-fraction-static.")

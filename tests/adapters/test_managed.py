@@ -14,13 +14,14 @@ from typing import Any
 
 import pytest
 
+from llm_inference.adapters import managed
 from llm_inference.adapters.launch import Advice, Launch, Plan
 from llm_inference.adapters.managed import ManagedEngine, open_engine
 from llm_inference.adapters.ollama import PROFILE
 from llm_inference.adapters.openai import create as create_openai
 from llm_inference.config.schema import ModelConfig
 from llm_inference.engine.registry import EngineContext, engine_factory
-from llm_inference.errors import ConfigError, EngineError, NotReadyError, StartupError
+from llm_inference.errors import ConfigError, EngineError, NotReadyError, StartupError, UnsupportedModelError
 from tests.adapters.upstream_server import collect, request, texts
 
 SERVER = """#!{python}
@@ -31,11 +32,14 @@ if "--help" in sys.argv:
 port, mode = int(sys.argv[sys.argv.index("--port") + 1]), sys.argv[sys.argv.index("--mode") + 1]
 if mode == "die":
     print("CUDA out of memory", file=sys.stderr); sys.exit(3)
+if mode == "family":
+    import subprocess
+    print("grandchild", subprocess.Popen(["sleep", "60"], start_new_session=True).pid, flush=True)
 polls = 0
 async def health(request):
     global polls
     polls += 1
-    return web.Response(status=200 if polls > 1 else 503)
+    return web.Response(status=200 if polls > 1 and mode != "never" else 503)
 async def models(request):
     return web.json_response({{"data": [{{"id": "m"}}]}})
 async def chat(request):
@@ -45,8 +49,15 @@ async def chat(request):
     await response.write(b'data: {{"choices": [{{"delta": {{"content": "Hi"}}}}]}}\\n\\n')
     if mode == "hang":
         await asyncio.Event().wait()
+    if mode == "slow":
+        await asyncio.sleep(0.5)
     await response.write(b'data: {{"choices": [{{"delta": {{}}, "finish_reason": "stop"}}]}}\\n\\ndata: [DONE]\\n\\n')
     return response
+marker = sys.argv[0] + ".once"
+if mode == "once":
+    if os.path.exists(marker):
+        print("secret words, out of memory", file=sys.stderr); sys.exit(3)
+    open(marker, "w").close()
 app = web.Application()
 app.add_routes([web.get("/", health), web.get("/v1/models", models), web.post("/v1/chat/completions", chat)])
 web.run_app(app, host="127.0.0.1", port=port, print=None)
@@ -62,12 +73,11 @@ def opened(tmp_path: Path) -> Callable[..., ManagedEngine]:
     def arguments(plan: Plan) -> list[str]:
         return ["--port", str(plan.port), "--mode", "plain"]
 
-    launch = Launch(
-        program="absent", arguments=arguments, install="it", needs="name", serves_source=True,
-        advice=(Advice("out of memory", "take less"),), ready_timeout_s=30,
-    )  # fmt: skip
-
-    def make(**engine_args: Any) -> ManagedEngine:
+    def make(*, ready_timeout_s: float = 30, **engine_args: Any) -> ManagedEngine:
+        launch = Launch(
+            program="absent", arguments=arguments, install="it", needs="name", serves_source=True,
+            advice=(Advice("out of memory", "take less"),), ready_timeout_s=ready_timeout_s,
+        )  # fmt: skip
         model = ModelConfig(name="n", model="m", engine="ollama", engine_args={"program": str(program), **engine_args})
         engine = open_engine(model, EngineContext(run_dir=tmp_path), PROFILE, launch)
         assert isinstance(engine, ManagedEngine)
@@ -101,6 +111,76 @@ async def test_started_answers_and_leaves_nothing_behind(opened: Callable[..., M
 async def test_a_server_that_dies_at_start_says_why_and_what_helps(opened: Callable[..., ManagedEngine]) -> None:
     with pytest.raises(StartupError, match=r"exited with 3(.|\n)*CUDA out of memory(.|\n)*What helps: take less"):
         await opened(mode="die").start()
+
+
+async def test_a_server_that_never_gets_ready_is_given_up(opened: Callable[..., ManagedEngine]) -> None:
+    engine = opened(mode="never", ready_timeout_s=1.5)
+    with pytest.raises(StartupError, match="was not ready after"):
+        await engine.start()
+    assert engine.pid is None
+
+
+async def test_a_server_that_hangs_shows_it(opened: Callable[..., ManagedEngine]) -> None:
+    """A health check that is not answered is what the gateway calls a standstill; nothing is left behind."""
+    engine = opened(mode="hang")
+    await engine.start()
+    pid = engine.pid
+    assert pid is not None
+    generator = engine.generate(request())
+    assert (await anext(generator)).text == "Hi"
+    os.kill(pid, signal.SIGSTOP)
+    with pytest.raises(asyncio.TimeoutError):
+        await asyncio.wait_for(engine.health(), 0.5)
+    os.kill(pid, signal.SIGCONT)
+    assert (await engine.health()).ready
+    os.kill(pid, signal.SIGSTOP)
+    await generator.aclose()
+    await engine.stop(0)
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+async def test_stop_lets_what_runs_finish(opened: Callable[..., ManagedEngine]) -> None:
+    engine = opened(mode="slow")
+    await engine.start()
+    running = asyncio.create_task(collect(engine, request()))  # type: ignore[arg-type]
+    await asyncio.sleep(0.1)
+    await engine.stop(grace_s=10)
+    assert texts(await running) == "Hi"
+
+
+async def test_a_server_takes_its_own_children_with_it(
+    opened: Callable[..., ManagedEngine], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also those that left its process group, as workers of large engines do."""
+    caplog.set_level("DEBUG", logger="llm_inference.adapters.managed")
+    engine = opened(mode="family")
+    await engine.start()
+    [line] = [record.getMessage() for record in caplog.records if "grandchild" in record.getMessage()]
+    grandchild = int(line.rsplit(" ", 1)[1])
+    os.kill(grandchild, 0)
+    await engine.stop(0)
+    deadline = asyncio.get_running_loop().time() + 10
+    while Path(f"/proc/{grandchild}/cmdline").exists() and Path(f"/proc/{grandchild}/cmdline").read_bytes():
+        assert asyncio.get_running_loop().time() < deadline
+        await asyncio.sleep(0.02)
+
+
+async def test_health_says_why_without_the_servers_own_words(opened: Callable[..., ManagedEngine]) -> None:
+    engine = opened(mode="once")
+    await engine.start()
+    assert engine.pid is not None
+    os.kill(engine.pid, signal.SIGKILL)
+    try:
+        deadline = asyncio.get_running_loop().time() + 20
+        while "exited with 3" not in (health := await engine.health()).reason:
+            assert asyncio.get_running_loop().time() < deadline
+            await asyncio.sleep(0.02)
+        assert not health.ready
+        assert "what helps: take less" in health.reason
+        assert "secret words" not in health.reason
+    finally:
+        await engine.stop(0)
 
 
 async def test_a_server_that_dies_under_load_fails_its_requests_once_and_comes_back(
@@ -149,6 +229,30 @@ def test_urls(tmp_path: Path) -> None:
     engine = engine_factory("openai")(model, context)
     assert engine.capabilities.support("top_k") == "enforced"
     assert engine.capabilities.support("min_p") == "refused"
+
+
+def test_a_gguf_file_that_we_cannot_convert_goes_to_an_engine_that_reads_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: Any, **keys: Any) -> None:
+        raise UnsupportedModelError("no such architecture")
+
+    monkeypatch.setattr(managed, "resolve", fail)
+    file = tmp_path / "m.gguf"
+    file.write_bytes(b"GGUF")
+    launch = Launch(program="p", arguments=lambda plan: [], install="it", needs="gguf")
+    assert managed._source(ModelConfig(model=str(file)), launch, False) == (str(file), None)
+    with pytest.raises(UnsupportedModelError):
+        managed._source(ModelConfig(model=str(file)), dataclasses.replace(launch, needs="directory"), False)
+    with pytest.raises(UnsupportedModelError):
+        managed._source(ModelConfig(model="some/hub-model"), launch, False)
+
+
+def test_the_context_of_a_server_that_does_not_tell_it_is_that_of_the_files(default_model_dir: Path) -> None:
+    engine = managed._engine_at(
+        ModelConfig(model="m"), PROFILE, managed.Address("http://127.0.0.1:1", "m", str(default_model_dir))
+    )
+    assert engine._settings.files_max_model_len == 8192
 
 
 def test_a_profile_is_a_table() -> None:

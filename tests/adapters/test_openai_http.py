@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from typing import Any
 
 import pytest
@@ -68,12 +69,20 @@ async def test_the_body_that_is_sent() -> None:
         "max_tokens": 7,
         "priority": 3,
         "seed": 1,
+        "return_token_ids": True,
     }
     assert completion["prompt"] == [1, 2, 3]
-    assert completion["max_tokens"] is None, "null, or vLLM would stop at 16 tokens"
+    assert completion["max_tokens"] == 64 - 3, "or vLLM would stop at 16 tokens, as for null"
     assert completion["temperature"] == 0.5
     assert server.headers[0]["x-request-id"] == "r-1"
     assert server.headers[0]["authorization"] == "Bearer secret"
+
+
+async def test_vllm_shows_an_echo_or_token_ids() -> None:
+    async with foreign(Script([ANSWER])) as server, engine_at(vllm.PROFILE, server) as engine:
+        await collect(engine, request(prompt=(1, 2), echo=True))
+        await collect(engine, request(prompt=(1, 2)))
+    assert [body.get("return_token_ids") for body in server.bodies] == [None, True]
 
 
 async def test_renames_and_the_sign_of_the_priority() -> None:
@@ -102,6 +111,40 @@ async def test_completions_without_a_length_where_the_server_would_stop_at_16() 
         with pytest.raises(InvalidRequestError) as caught:
             await collect(engine, request(prompt="text"))
         assert caught.value.param == "max_tokens"
+
+
+async def test_a_server_with_a_tokenizer_is_asked_how_long_a_prompt_is() -> None:
+    async with foreign(Script([ANSWER])) as server, engine_at(vllm.PROFILE, server) as engine:
+        await collect(engine, request(prompt="five words"))
+    assert server.bodies == [
+        {"model": "m", "return_token_strs": True, "prompt": "five words", "add_special_tokens": True},
+        {**server.bodies[1], "max_tokens": 64 - 2},
+    ]
+
+
+async def test_a_server_that_minds_no_length_gets_a_number_and_no_prompt_too_long(default_model_dir: Any) -> None:
+    from llm_inference.text.chat import encode_chat
+    from llm_inference.text.tokenizer import Tokenizer
+
+    tokenizer = Tokenizer.load(default_model_dir)
+    profile = dataclasses.replace(tgi.PROFILE, completion_length="always")
+    models = {"data": [{"id": "m"}]}
+    async with foreign(Script([ANSWER], models=models)) as server:
+        async with engine_at(profile, server, tokenizer=tokenizer, files_max_model_len=100) as engine:
+            assert engine.info.max_model_len == 100
+            await collect(engine, request())
+            assert server.bodies[-1]["max_tokens"] == 100 - len(encode_chat(tokenizer, CHAT))
+            await collect(engine, request(prompt="a text", max_tokens=5))
+            assert server.bodies[-1]["max_tokens"] == 5
+            with pytest.raises(ContextLengthError, match=r"has 201 tokens; .* is 100 tokens"):
+                await collect(engine, request(prompt="a " * 200 + "b"))
+            with pytest.raises(ContextLengthError, match="max_tokens is 99") as caught:
+                await collect(engine, request(prompt="a text", max_tokens=99))
+            assert caught.value.param == "max_tokens"
+            assert len(server.bodies) == 2
+        async with engine_at(profile, server, files_max_model_len=100) as engine:
+            await collect(engine, request())
+            assert "max_tokens" not in server.bodies[-1], "nobody here can count"
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import asyncio
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +10,13 @@ import pytest
 
 from llm_inference.adapters.generate_http import HttpBackend
 from llm_inference.adapters.generate_prompt import PromptSide
+from llm_inference.adapters.tgi_generate import create as create_tgi
 from llm_inference.adapters.triton import TritonDialect
+from llm_inference.adapters.triton_grpc import GrpcBackend
+from llm_inference.engine.registry import EngineContext
 from llm_inference.engine.types import Delta, Grammar, Usage
 from llm_inference.errors import ConfigError, EngineError, InvalidRequestError
-from tests.adapters.generate_model import make_engine
+from tests.adapters.generate_model import configuration, make_engine, write_tokenizer
 from tests.adapters.replay import (
     CutBackend,
     drain,
@@ -182,3 +187,15 @@ async def test_its_own_finish_reason_counts(prompts: PromptSide) -> None:
 async def test_lark_grammars_are_refused(prompts: PromptSide) -> None:
     with pytest.raises(InvalidRequestError, match="Lark"):
         await run(make_engine(TritonDialect({}), CutBackend([b""]), prompts), request(grammar=Grammar("grammar", "x")))
+
+
+def test_without_the_client_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tritonclient.grpc.aio", None)
+    with pytest.raises(ConfigError, match=r"needs tritonclient.*llm-inference\[triton\]"):
+        asyncio.run(GrpcBackend("triton", "grpc://127.0.0.1:8001").open())
+
+
+def test_other_schemes_are_refused(tmp_path: Path) -> None:
+    model = configuration(write_tokenizer(tmp_path), "grpc://127.0.0.1:1", "tgi-generate")
+    with pytest.raises(ConfigError, match="must begin with http:// or https://"):
+        create_tgi(model, EngineContext(run_dir=tmp_path))

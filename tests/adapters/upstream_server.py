@@ -77,6 +77,10 @@ async def foreign(script: Script) -> AsyncIterator[ForeignServer]:
         listing = {"object": "list", "data": [{"id": "m", "max_model_len": 64}]}
         return web.json_response(listing if script.models is None else script.models, status=script.models_status)
 
+    async def tokenize(request: web.Request) -> web.Response:
+        server.bodies.append(await request.json())
+        return web.json_response({"tokens": [1, 2], "count": 2, "max_model_len": 64})
+
     async def health(request: web.Request) -> web.Response:
         return web.Response(status=script.health_status)
 
@@ -84,6 +88,7 @@ async def foreign(script: Script) -> AsyncIterator[ForeignServer]:
     app.router.add_post("/v1/chat/completions", generate)
     app.router.add_post("/v1/completions", generate)
     app.router.add_get("/v1/models", models)
+    app.router.add_post("/tokenize", tokenize)
     app.router.add_get("/health", health)
     runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
     await runner.setup()

@@ -84,6 +84,19 @@ async def test_death_at_start_tells_the_last_lines() -> None:
     assert child.state is ChildState.STOPPED
 
 
+async def test_a_reason_that_lies_before_the_last_lines_is_told() -> None:
+    code = (
+        "print('ValueError: Free memory is less than desired'); "
+        "[print(f'  File {i}, line 1') for i in range(60)]; raise SystemExit('RuntimeError: see above')"
+    )
+    with pytest.raises(StartupError) as caught:
+        await make_child(code, Path("/nonexistent")).start()
+    lines = caught.value.message.splitlines()
+    assert lines[1:3] == ["  ValueError: Free memory is less than desired", "  …"]
+    assert lines[-1] == "  RuntimeError: see above"
+    assert len(lines) == 13
+
+
 async def test_program_that_does_not_exist() -> None:
     async def never() -> None:
         await asyncio.Event().wait()
@@ -149,6 +162,114 @@ async def test_deaf_to_sigterm_is_killed_after_the_grace(tmp_path: Path) -> None
     await child.stop(grace_s=0.5)
     assert 0.4 < time.monotonic() - begun < 5
     assert not alive(pid)
+
+
+async def test_slow_to_drain_may_finish_within_the_grace(tmp_path: Path) -> None:
+    code = (
+        "import os, pathlib, signal, sys, time\n"
+        "ready = pathlib.Path(os.environ['READY_FILE'])\n"
+        "def drain(*args):\n"
+        "    time.sleep(0.5)\n"
+        "    ready.with_suffix('.drained').touch()\n"
+        "    sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, drain)\n"
+        "ready.touch()\n"
+        "time.sleep(60)\n"
+    )
+    child = make_child(code, tmp_path / "ready")
+    await child.start()
+    begun = time.monotonic()
+    await child.stop(grace_s=10)
+    assert (tmp_path / "ready.drained").exists()
+    assert time.monotonic() - begun < 8
+
+
+async def test_a_stopped_process_is_killed_all_the_same(tmp_path: Path) -> None:
+    child = make_child(TOUCH + "time.sleep(60)", tmp_path / "ready")
+    await child.start()
+    pid = child.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    await child.stop(grace_s=0.2)
+    assert not alive(pid)
+
+
+async def test_stop_while_it_is_brought_back(tmp_path: Path) -> None:
+    """The second start never gets ready; stop ends it and what it has started."""
+    code = (
+        "import os, pathlib, subprocess, time\n"
+        "ready = pathlib.Path(os.environ['READY_FILE'])\n"
+        "p = subprocess.Popen(['sleep', '60'])\n"
+        "with open(str(ready) + '.pids', 'a') as f: print(os.getpid(), p.pid, file=f)\n"
+        "time.sleep(60)\n"
+    )
+    pids = tmp_path / "ready.pids"
+    starts = 0
+
+    async def first_time_only() -> None:
+        nonlocal starts
+        starts += 1
+        while starts > 1 or not pids.exists():
+            await asyncio.sleep(0.01)
+
+    child = make_child(code, tmp_path / "ready", ready=first_time_only)
+    await child.start()
+    assert child.pid is not None
+    os.kill(child.pid, signal.SIGKILL)
+    await until(lambda: len(pids.read_text().split()) == 4)
+    assert child.state is ChildState.RESTARTING
+    await child.stop(grace_s=0.2)
+    assert child.state is ChildState.STOPPED
+    await until(lambda: not any(alive(int(pid)) for pid in pids.read_text().split()))
+
+
+async def test_a_restart_that_hangs_is_tried_again(tmp_path: Path) -> None:
+    starts = 0
+
+    async def hang_at_the_second() -> None:
+        nonlocal starts
+        starts += 1
+        if starts == 2:
+            await asyncio.Event().wait()
+
+    child = make_child(TOUCH + "time.sleep(60)", tmp_path / "ready", ready=hang_at_the_second, ready_timeout_s=0.5)
+    await child.start()
+    first = child.pid
+    assert first is not None
+    os.kill(first, signal.SIGKILL)
+    await until(lambda: child.state is ChildState.READY and starts == 3)
+    assert child.num_restarts == 2
+    await child.stop(grace_s=0.2)
+
+
+async def test_a_start_that_is_given_up_leaves_nothing(tmp_path: Path) -> None:
+    code = (
+        "import os, pathlib, subprocess, time\n"
+        "p = subprocess.Popen(['sleep', '60'], start_new_session=True)\n"
+        "pathlib.Path(os.environ['READY_FILE'] + '.pids').write_text(f'{os.getpid()} {p.pid}')\n"
+        "time.sleep(60)\n"
+    )
+    child = make_child(code, tmp_path / "ready")
+    pids = tmp_path / "ready.pids"
+    starting = asyncio.create_task(child.start())
+    await until(lambda: pids.exists() and len(pids.read_text().split()) == 2)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert child.state is ChildState.STOPPED
+    await until(lambda: not any(alive(int(pid)) for pid in pids.read_text().split()))
+
+
+async def test_grandchildren_of_a_death_at_start_go_too(tmp_path: Path) -> None:
+    code = (
+        "import os, pathlib, subprocess, sys\n"
+        "p = subprocess.Popen(['sleep', '60'], start_new_session=True)\n"
+        "pathlib.Path(os.environ['READY_FILE'] + '.pid').write_text(str(p.pid))\n"
+        "sys.exit(4)\n"
+    )
+    with pytest.raises(StartupError, match="exited with 4 before it was ready"):
+        await make_child(code, tmp_path / "ready").start()
+    await until(lambda: not alive(int((tmp_path / "ready.pid").read_text())))
 
 
 @pytest.mark.parametrize("own_session", [False, True])

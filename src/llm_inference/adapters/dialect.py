@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from llm_inference.adapters.backend import Backend
 from llm_inference.adapters.frames import Framing
 from llm_inference.adapters.generate_choice import Piece
-from llm_inference.adapters.generate_http import HttpBackend
 from llm_inference.adapters.generate_prompt import PreparedPrompt
 from llm_inference.config.schema import ModelConfig
 from llm_inference.engine.base import Capabilities, Support
@@ -118,7 +118,7 @@ class Dialect(ABC):
         """Whether only the unstreamed answer holds what the request asks for."""
         return False
 
-    async def probe(self, backend: HttpBackend, model: str) -> ServerFacts:
+    async def probe(self, backend: Backend, model: str) -> ServerFacts:
         """Ask a server that is ready about itself. Raises `StartupError` if it cannot serve the model."""
         return ServerFacts()
 

@@ -1,6 +1,6 @@
 """Engines that answer "prompt in, text out" over HTTP, as an `Engine`: everything that is the same for all of them.
 
-    GenerateRequest ─► PromptSide (thread) ─► one call for each choice ─► HttpBackend ─► Reader ─► Answer ─► Delta, …
+    GenerateRequest ─► PromptSide (thread) ─► one call for each choice ─► Backend ─► Reader ─► Answer ─► Delta, …
 
 Done here, around the engine: chat templates and token counts with our tokenizer, `n` by as many calls (a seed counts
 up), stop strings with hold-back, the prompt taken off the output, aborting by closing the connection. What an engine's
@@ -18,9 +18,9 @@ from contextlib import aclosing
 
 import msgspec
 
+from llm_inference.adapters.backend import Backend
 from llm_inference.adapters.dialect import Call, Dialect, refuse
 from llm_inference.adapters.generate_choice import Answer, Piece
-from llm_inference.adapters.generate_http import HttpBackend
 from llm_inference.adapters.generate_prompt import PreparedPrompt, PromptSide
 from llm_inference.adapters.merging import merged
 from llm_inference.engine.base import Capabilities, EngineStats, Health
@@ -48,7 +48,7 @@ class GenerateAPIEngine:
     def __init__(
         self,
         dialect: Dialect,
-        backend: HttpBackend,
+        backend: Backend,
         info: ModelInfo,
         *,
         model: str,

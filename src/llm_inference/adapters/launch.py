@@ -92,12 +92,14 @@ def find_program(name: str, launch: Launch, program: str | None) -> tuple[list[s
             return [path, "-m", launch.modules[0]], True
         return [path, *launch.command], False
     venv = default_cache_dir() / "engines" / name / "venv" / "bin"
-    found = shutil.which(launch.program) or shutil.which(launch.program, path=str(venv))
+    # Its own venv first: whoever installed one there meant it to be used.
+    found = shutil.which(launch.program, path=str(venv))
+    python = venv / "python"
+    if found is None and launch.modules and python.exists():
+        return [str(python), "-m", launch.modules[0]], True
+    found = found or shutil.which(launch.program)
     if found is not None:
         return [found, *launch.command], False
-    python = venv / "python"
-    if launch.modules and python.exists():
-        return [str(python), "-m", launch.modules[0]], True
     raise ConfigError(
         f"engine: {name!r} is not installed: there is no {launch.program} on PATH and none in {venv}. "
         f"Install it ({launch.install}), name it in engine_args.program, or give the `url` of one that runs"

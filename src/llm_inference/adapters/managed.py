@@ -10,6 +10,7 @@ address that the owner wrote down.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import socket
 from collections.abc import AsyncGenerator
@@ -28,7 +29,8 @@ from llm_inference.engine.base import Capabilities, Engine, EngineStats, Health
 from llm_inference.engine.registry import EngineContext
 from llm_inference.engine.supervisor import Child, ChildSpec, ChildState
 from llm_inference.engine.types import Delta, GenerateRequest, GenerationDefaults, ModelInfo, Prompt, TokenizeResult
-from llm_inference.errors import ConfigError, NotReadyError, StartupError
+from llm_inference.errors import ConfigError, NotReadyError, StartupError, UnsupportedModelError
+from llm_inference.model_spec.fields import JsonFields
 from llm_inference.sources.resolve import resolve
 from llm_inference.text.tokenizer import Tokenizer
 
@@ -48,7 +50,7 @@ class Address(msgspec.Struct, frozen=True):
 
     url: str
     model: str
-    tokenizer_dir: str | None = None
+    tokenizer_dir: str | None = None  # the model's directory
 
 
 class ManagedEngine:
@@ -107,7 +109,8 @@ class ManagedEngine:
         if state is not ChildState.READY:
             reason = f"the engine is {state.value}"
             if self._child.reason:
-                reason += f": {self._with_advice(self._child.reason)}"
+                advice = launching.advise(self._launch, self._child.reason)
+                reason += f": {self._child.public_reason}" + (f"; what helps: {advice}" if advice else "")
             return Health(live=state is not ChildState.FAILED, ready=False, reason=reason)
         return await self._inner.health()
 
@@ -231,7 +234,13 @@ def free_port() -> int:
 
 def _engine_at(model: ModelConfig, profile: Profile, address: Address) -> OpenAIEngine:
     settings = settings_of(model, address.model, (address.url,), profile)
-    tokenizer = None if address.tokenizer_dir is None else Tokenizer.load(Path(address.tokenizer_dir))
+    if address.tokenizer_dir is None:
+        return OpenAIEngine(settings, profile)
+    directory = Path(address.tokenizer_dir)
+    positions = JsonFields.read(directory / "config.json").content.get("max_position_embeddings")
+    if isinstance(positions, int):
+        settings = dataclasses.replace(settings, files_max_model_len=positions)
+    tokenizer = Tokenizer.load(directory)
     return OpenAIEngine(settings, profile, tokenizer)
 
 
@@ -239,7 +248,14 @@ def _source(model: ModelConfig, launch: Launch, progress: bool) -> tuple[str, Pa
     """(what the engine is given, the model's directory where we know it)."""
     if launch.needs == "name":
         return model.model, None
-    resolved = resolve(model.model, progress=progress, trust_remote_code=model.trust_remote_code)
+    try:
+        resolved = resolve(model.model, progress=progress, trust_remote_code=model.trust_remote_code)
+    except UnsupportedModelError:
+        # We convert fewer architectures than engines that read GGUF know; without ours, they count tokens themselves.
+        path = Path(model.model).expanduser()
+        if launch.needs == "gguf" and path.suffix == ".gguf" and path.is_file():
+            return str(path.resolve()), None
+        raise
     if launch.needs == "directory":
         return str(resolved.directory), resolved.directory
     if resolved.gguf is None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from llm_inference.adapters.backend import Backend
 from llm_inference.adapters.dialect import (
     Call,
     Dialect,
@@ -26,7 +27,6 @@ from llm_inference.adapters.dialect import (
 )
 from llm_inference.adapters.generate_api import GenerateAPIEngine
 from llm_inference.adapters.generate_choice import Piece
-from llm_inference.adapters.generate_http import HttpBackend
 from llm_inference.adapters.remote import create_remote
 from llm_inference.config.schema import ModelConfig
 from llm_inference.engine.registry import EngineContext
@@ -77,7 +77,7 @@ class OllamaDialect(Dialect):
     def command(cls, model: ModelConfig) -> str:
         return f"ollama serve, ollama pull {model.model}, then `url: http://127.0.0.1:11434`"
 
-    async def probe(self, backend: HttpBackend, model: str) -> ServerFacts:
+    async def probe(self, backend: Backend, model: str) -> ServerFacts:
         status, body = await backend.get("/api/tags")
         if status == 200:
             names = {str(entry.get("name")) for entry in msgspec.json.decode(body).get("models") or ()}

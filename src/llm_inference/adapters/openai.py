@@ -40,7 +40,7 @@ _STANDARD = frozenset(
 )
 PROFILE = Profile(
     name="openai",
-    evidence="live",
+    evidence="documented",
     source="OpenAI's API document; a second instance of this server in the tests",
     enforced=_STANDARD,
     emulated=frozenset(("include_stop_str_in_output",)),
@@ -51,13 +51,16 @@ PROFILE = Profile(
 #: This very server, at another address.
 OURS = Profile(
     name="llm-inference",
-    evidence="live",
+    evidence="documented",
     source="a second instance of this server in the tests",
     enforced=frozenset(FIELDS) - {"logits_processors", "forced_eos_token_id", "reasoning_effort"},
     reasons={"reasoning_effort": "pass the template's own switch in chat_template_kwargs"},
     grammar=structured_outputs,
+    health_path="/ready",  # its /health is 200 while its engine is brought back
     tokenize=True,
     continuous_usage=True,
+    # The engine is not told which clients want them.
+    constants={"return_token_ids": True},
 )
 _RECOGNISED: dict[str | None, Profile] = {
     **{profile.owned_by: profile for profile in (vllm.PROFILE, sglang.PROFILE, llamacpp.PROFILE, ollama.PROFILE)},

@@ -37,8 +37,9 @@ def path_of(request: GenerateRequest) -> str:
 def make_body(
     request: GenerateRequest, profile: Profile, model: str, *, max_tokens: int | None, upstream_stops: bool
 ) -> dict[str, Any]:
-    """The body of one streaming call. `max_tokens`: what is sent where the request says none; None: nothing.
+    """The body of one call, streaming where it can be.
 
+    `max_tokens`: what is sent where the request says none; None: nothing.
     Raises `InvalidRequestError` for a field that the profile refuses.
     """
     prompt, sampling = request.prompt, request.sampling
@@ -71,8 +72,11 @@ def make_body(
                 f"{name}: the engine {profile.name!r} has it for chats alone; use /chat/completions.", param=name
             )
         body.update(fields)
+    if sampling.best_of is not None:  # no server streams it: the best of several is known at their end
+        body["stream"] = False
+        body.pop("stream_options", None)
     body.update(request.extra)
-    return {profile.renames.get(name, name): value for name, value in body.items()}
+    return profile.rewrite({profile.renames.get(name, name): value for name, value in body.items()})
 
 
 def _asked(request: GenerateRequest, profile: Profile) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -9,6 +9,7 @@ lacks is added by `emulation`. One server or several of the same model; remote, 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, suppress
@@ -33,9 +34,11 @@ from llm_inference.engine.types import (
     TokenizeResult,
     Usage,
 )
-from llm_inference.errors import EngineError, InvalidRequestError, LLMInferenceError
+from llm_inference.errors import ContextLengthError, EngineError, InvalidRequestError, LLMInferenceError
 from llm_inference.text.chat import encode_chat
 from llm_inference.text.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
 
 #: The context of a model whose server does not tell it: no context is as long. The server refuses what is too long.
 UNKNOWN_MODEL_LEN = 2**24
@@ -53,6 +56,7 @@ class OpenAISettings:
     max_num_seqs: int | None = None
     defaults: GenerationDefaults = field(default_factory=GenerationDefaults)
     engine: str = "openai"
+    files_max_model_len: int | None = None  # what the model's files say, for a server that does not
 
 
 class OpenAIEngine:
@@ -244,7 +248,12 @@ class OpenAIEngine:
         return msgspec.structs.replace(request, prompt=text, add_special_tokens=True)
 
     async def _room(self, request: GenerateRequest) -> int | None:
-        """The rest of the context, for a server that stops completions at 16 tokens when no number is sent."""
+        """The rest of the context, for a server that stops at a few tokens when no number is sent.
+
+        Raises `ContextLengthError` where the server itself would not mind that the prompt is too long.
+        """
+        if self._profile.completion_length == "always":
+            return await self._rest_of_context(request)
         if (
             request.sampling.max_tokens is not None
             or isinstance(request.prompt, ChatPrompt)
@@ -256,12 +265,29 @@ class OpenAIEngine:
             num_tokens = len(request.prompt)
         elif self._tokenizer is not None:
             num_tokens = len(self._tokenizer.encode(request.prompt))
+        elif self._profile.tokenize and self._max_model_len is not None:
+            num_tokens = len((await self.tokenize(request.prompt)).token_ids)
         if num_tokens is None or self._max_model_len is None:
             raise InvalidRequestError(
                 f"max_tokens: the engine {self._settings.engine!r} would stop after 16 tokens without it; send it.",
                 param="max_tokens",
             )
         return max(self._max_model_len - num_tokens, 1)
+
+    async def _rest_of_context(self, request: GenerateRequest) -> int | None:
+        if self._tokenizer is None or self._max_model_len is None:
+            return None
+        counted = await self._count(request, ())
+        if counted is None:
+            return None
+        wanted = request.sampling.max_tokens
+        if counted.prompt_tokens + (wanted or 1) > self._max_model_len:
+            raise ContextLengthError(
+                f"The prompt has {counted.prompt_tokens} tokens{f' and max_tokens is {wanted}' if wanted else ''}; the "
+                f"context of this model is {self._max_model_len} tokens. Shorten the prompt or max_tokens.",
+                param="max_tokens" if wanted and counted.prompt_tokens < self._max_model_len else None,
+            )
+        return self._max_model_len - counted.prompt_tokens
 
     async def _count(self, request: GenerateRequest, texts: Sequence[str]) -> Usage | None:
         """By our tokenizer, off the event loop. A chat needs its template, too."""
@@ -281,7 +307,10 @@ class OpenAIEngine:
         return await asyncio.get_running_loop().run_in_executor(None, work)
 
     def _take(self, found: Probe) -> None:
-        self._max_model_len = self._settings.max_model_len or found.max_model_len
+        settings = self._settings
+        self._max_model_len = settings.max_model_len or found.max_model_len or settings.files_max_model_len
+        if self._max_model_len is None:
+            logger.warning("the server of %s does not say how long its context is; set max_model_len", settings.model)
         recognised = self._recognise(found.owned_by) if found.owned_by is not None else None
         if recognised is not None:
             self._profile = recognised

@@ -59,8 +59,6 @@ async def probe(upstream: Upstream, model: str, profile: Profile) -> Probe:
         )
     for failure in failures:
         logger.warning("%s; the other servers of this model serve on", failure)
-    if not contexts:
-        logger.warning("the server of %s does not say how long its context is; set max_model_len", model)
     return Probe(min(contexts, default=None), owners[0] if owners else None)
 
 

@@ -1,7 +1,7 @@
 """What one OpenAI-speaking server is like, as data: which request fields it takes, and how it spells them.
 
-A profile is a table and holds no code but the translation of a grammar. How a server is started is not known here
-(`launch.py`), nor how one is talked to (`openai_http.py`).
+A profile is a table and holds no code but the translation of a grammar and, for an odd server, of a body. How a server
+is started is not known here (`launch.py`), nor how one is talked to (`openai_http.py`).
 """
 
 from __future__ import annotations
@@ -16,14 +16,18 @@ from llm_inference.engine.base import Capabilities, Support
 from llm_inference.engine.types import Grammar
 
 #: How sure a row of docs/engines.md is: run for real, replayed from a real server's bytes, or read in its documents.
+#: It says "live" of what docs/engines_live.json, the conformance suite's results, shows to have passed.
 Evidence = Literal["live", "recorded", "documented"]
 
 #: What a grammar becomes in the body. Raises `InvalidRequestError` for a kind that the server has no word for.
 GrammarFields = Callable[[Grammar], dict[str, Any]]
 
 #: What a server does when /completions is sent without `max_tokens`: goes on to the end of the context, does so when
-#: null is sent, or stops at 16 tokens, so that a number must be worked out and sent.
-CompletionLength = Literal["context", "null", "number"]
+#: null is sent, or stops at 16 tokens, so that a number must be worked out and sent. "always": a number must go with
+#: chats too, and nobody but us minds the length of the prompt.
+CompletionLength = Literal["context", "null", "number", "always"]
+#: The last word on a body: what cannot be said by other names of fields alone.
+Rewrite = Callable[[dict[str, Any]], dict[str, Any]]
 
 #: Every field that a profile must speak of, as clients spell them. All others are always supported.
 FIELDS = (
@@ -108,6 +112,7 @@ class Profile:
     continuous_usage: bool = False
     #: `text` of /completions and `content` are everything so far, rather than what is new.
     cumulative_text: bool = False
+    rewrite: Rewrite = lambda body: body
     #: Sent in every body.
     constants: Mapping[str, Any] = field(default_factory=dict)
     #: `owned_by` in its model list, by which a plain `openai` URL is recognised.

@@ -11,7 +11,9 @@ import shlex
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
+from llm_inference.adapters.backend import Backend
 from llm_inference.adapters.dialect import Dialect
 from llm_inference.adapters.generate_api import GenerateAPIEngine
 from llm_inference.adapters.generate_http import HttpBackend
@@ -26,17 +28,31 @@ _OURS = frozenset(
     {"name", "aliases", "model", "engine", "url", "api_key", "engine_args", "tokenizer", "chat_template"}
     | {"max_model_len", "max_batch_size", "generation", "warmup", "tool_parser", "reasoning_parser"}
 )
+#: From an engine's name, the URL and the key.
+MakeBackend = Callable[[str, str, str | None], Backend]
+_HTTP: Mapping[str, MakeBackend] = {"http": HttpBackend, "https": HttpBackend}
 
 
 def create_remote(
-    make: Callable[[Mapping[str, Any]], Dialect], kind: type[Dialect], model: ModelConfig, context: EngineContext
+    make: Callable[[Mapping[str, Any]], Dialect],
+    kind: type[Dialect],
+    model: ModelConfig,
+    context: EngineContext,
+    *,
+    backends: Mapping[str, MakeBackend] = _HTTP,
 ) -> GenerateAPIEngine:
-    """`make` builds the dialect from what it may find in `engine_args`. Raises `ConfigError` with what to do."""
+    """`make` builds the dialect from what it may find in `engine_args`; `backends`: by the scheme of `url`.
+
+    Raises `ConfigError` with what to do.
+    """
     if model.url is None:
         raise ConfigError(
             f"url: the engine {kind.name!r} is not started from here; start it and set `url`. "
             f"For this model: {kind.command(model)}"
         )
+    backend = backends.get(urlsplit(model.url).scheme)
+    if backend is None:
+        raise ConfigError(f"url: {model.url} must begin with {' or '.join(f'{scheme}://' for scheme in backends)}")
     _refuse_keys_without_effect(model, kind.name)
     args = _engine_args(model, kind)
     dialect = make(args)
@@ -70,7 +86,7 @@ def create_remote(
     key = model.api_key.get_secret_value() if model.api_key is not None else None
     return GenerateAPIEngine(
         dialect,
-        HttpBackend(kind.name, model.url, key),
+        backend(kind.name, model.url, key),
         info,
         model=model.model,
         prompts=prompts,

@@ -104,7 +104,7 @@ LAUNCH = Launch(
     command=("serve",),
     modules=("sglang.launch_server",),
     arguments=arguments,
-    install="pip install sglang in a venv of its own",
+    install="llm-inference engines install sglang, on a machine with an NVIDIA GPU",
     advice=(
         # The two fixes are opposite: the static share holds weights and cache, the rest is for activations.
         Advice(

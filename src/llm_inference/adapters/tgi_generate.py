@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from llm_inference.adapters.backend import Backend
 from llm_inference.adapters.dialect import (
     Call,
     Dialect,
@@ -27,7 +28,6 @@ from llm_inference.adapters.dialect import (
 )
 from llm_inference.adapters.generate_api import GenerateAPIEngine
 from llm_inference.adapters.generate_choice import Piece
-from llm_inference.adapters.generate_http import HttpBackend
 from llm_inference.adapters.remote import command_line, create_remote, said
 from llm_inference.config.schema import ModelConfig
 from llm_inference.engine.registry import EngineContext
@@ -80,7 +80,7 @@ class TGIDialect(Dialect):
             },
         )
 
-    async def probe(self, backend: HttpBackend, model: str) -> ServerFacts:
+    async def probe(self, backend: Backend, model: str) -> ServerFacts:
         status, body = await backend.get("/info")
         info = msgspec.json.decode(body) if status == 200 else {}
         return ServerFacts(max_model_len=info.get("max_total_tokens"))

@@ -1,4 +1,4 @@
-"""Triton's generate extension over TensorRT-LLM: `/v2/models/<model>/generate` and `/generate_stream`.
+"""Triton's generate extension over TensorRT-LLM: `/v2/models/<model>/generate` and `/generate_stream`, or gRPC.
 
 What a model takes is what its configuration lists as inputs, under names that differ between the ensemble and the LLM
 API backend and between their versions; so it is read at the start, and the capabilities follow from it. A stream has no
@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from llm_inference.adapters.backend import Backend
 from llm_inference.adapters.dialect import (
     Call,
     Dialect,
@@ -30,7 +31,8 @@ from llm_inference.adapters.dialect import (
 from llm_inference.adapters.generate_api import GenerateAPIEngine
 from llm_inference.adapters.generate_choice import Piece
 from llm_inference.adapters.generate_http import HttpBackend
-from llm_inference.adapters.remote import create_remote
+from llm_inference.adapters.remote import MakeBackend, create_remote
+from llm_inference.adapters.triton_grpc import GrpcBackend
 from llm_inference.config.schema import ModelConfig
 from llm_inference.engine.base import Capabilities
 from llm_inference.engine.registry import EngineContext
@@ -87,7 +89,7 @@ class TritonDialect(Dialect):
             "--model-repository=<that directory> --http-port=8000`, and name Triton's model in `model:`"
         )
 
-    async def probe(self, backend: HttpBackend, model: str) -> ServerFacts:
+    async def probe(self, backend: Backend, model: str) -> ServerFacts:
         status, body = await backend.get(f"/v2/models/{quote(model, safe='')}/config")
         if status in (400, 404):
             raise ConfigError(f"model: the server at {backend.url} has no {model!r}; name one of its models")
@@ -195,4 +197,5 @@ def _capabilities(names: Mapping[str, str]) -> Capabilities:
 
 def create(model: ModelConfig, context: EngineContext) -> GenerateAPIEngine:
     """Raises `ConfigError`."""
-    return create_remote(TritonDialect, TritonDialect, model, context)
+    backends: dict[str, MakeBackend] = {"http": HttpBackend, "https": HttpBackend, "grpc": GrpcBackend}
+    return create_remote(TritonDialect, TritonDialect, model, context, backends=backends)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -13,6 +14,8 @@ from llm_inference.config.schema import ModelConfig
 from llm_inference.engine.base import Engine
 from llm_inference.engine.registry import EngineContext
 from llm_inference.engine.types import Grammar
+from llm_inference.model_spec.fields import JsonFields
+from llm_inference.telemetry.devices import has_nvidia_gpu
 
 
 def structured_outputs(grammar: Grammar) -> dict[str, Any]:
@@ -24,17 +27,28 @@ def structured_outputs(grammar: Grammar) -> dict[str, Any]:
     return response_format(grammar)
 
 
+def without_ids_of_an_echo(body: dict[str, Any]) -> dict[str, Any]:
+    """vLLM 0.32 leaves the echoed prompt out of a stream that shows token ids; the text is what was asked for."""
+    if body.get("echo"):
+        return {name: value for name, value in body.items() if name != "return_token_ids"}
+    return body
+
+
 PROFILE = Profile(
     name="vllm",
     evidence="documented",
-    source="general knowledge of its API; not yet checked against an installed version",
+    source="its CPU build 0.32.0, started by us and asked for these fields",
     enforced=frozenset(FIELDS)
     - {"best_of", "num_beams", "length_penalty", "early_stopping", "logits_processors", "forced_eos_token_id"},
     reasons={"best_of": "vLLM has dropped it; use n"},
     grammar=structured_outputs,
     tokenize=True,
-    completion_length="null",
+    max_stop_strings=4,
+    completion_length="number",
     continuous_usage=True,
+    # The engine is not told which clients want them; a server that does not know the field leaves it alone.
+    constants={"return_token_ids": True},
+    rewrite=without_ids_of_an_echo,
     owned_by="vllm",
 )
 
@@ -44,7 +58,7 @@ LAUNCH = Launch(
     command=("serve",),
     help_flags=("--help=all", "--help"),
     arguments=lambda plan: arguments(plan),
-    install="llm-inference engines install vllm, or pip install vllm in a venv of its own",
+    install="llm-inference engines install vllm",
     advice=(
         Advice(
             r"out of memory|No available memory for the cache blocks|is larger than the maximum number of tokens|"
@@ -64,7 +78,7 @@ def arguments(plan: Plan) -> list[str]:
         *flag("--host", plan.host),
         *flag("--port", plan.port),
         *flag("--served-model-name", plan.served_name),
-        *flag("--dtype", model.resolved_dtype),
+        *flag("--dtype", dtype(plan)),
         *flag("--quantization", model.resolved_quantization),
         *flag("--max-model-len", model.max_model_len),
         *flag("--max-num-seqs", model.max_num_seqs),
@@ -79,6 +93,15 @@ def arguments(plan: Plan) -> list[str]:
         *(["--trust-remote-code"] if model.trust_remote_code else []),
         *flag("--scheduling-policy", "priority"),
     ]
+
+
+def dtype(plan: Plan) -> str:
+    """vLLM's "auto" halves a float32 checkpoint. On a CPU, where the native engine does not, it is kept as it is."""
+    config = Path(plan.source) / "config.json"
+    if plan.model.resolved_dtype != "auto" or not config.is_file() or has_nvidia_gpu():
+        return plan.model.resolved_dtype
+    content = JsonFields.read(config).content
+    return "float32" if "float32" in (content.get("dtype"), content.get("torch_dtype")) else "auto"
 
 
 def create(model: ModelConfig, context: EngineContext) -> Engine:

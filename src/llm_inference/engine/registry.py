@@ -15,6 +15,7 @@ from llm_inference.errors import ConfigError
 
 #: name → "module:factory". Imported only when asked for.
 BUILT_IN = {
+    "auto": "llm_inference.serve.auto:create",
     "native": "llm_inference.native.factory:create",
     "fake": "llm_inference.engine.fake:create",
     "openai": "llm_inference.adapters.openai:create",
@@ -32,6 +33,8 @@ BUILT_IN = {
     "tgi-generate": "llm_inference.adapters.tgi_generate:create",
     "sglang-generate": "llm_inference.adapters.sglang_generate:create",
     "ollama-native": "llm_inference.adapters.ollama_native:create",
+    "openvino": "llm_inference.adapters.library.openvino:create",
+    "onnx": "llm_inference.adapters.library.onnx:create",
 }
 ENTRY_POINT_GROUP = "llm_inference.engines"
 
@@ -53,13 +56,11 @@ EngineFactory = Callable[[ModelConfig, EngineContext], Engine]
 
 def engine_factory(name: str) -> EngineFactory:
     """The factory behind `engine: name`. Raises `ConfigError` naming the known ones."""
-    if name == "auto":
-        name = "native"
     target = BUILT_IN.get(name)
     if target is None:
         plugins = {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
         if name not in plugins:
-            known = ", ".join(sorted({"auto", *BUILT_IN, *plugins}))
+            known = ", ".join(sorted({*BUILT_IN, *plugins}))
             raise ConfigError(f"engine: {name!r} is unknown; known engines are {known}")
         factory: EngineFactory = plugins[name].load()
         return factory

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import sys
 import time
@@ -27,6 +28,11 @@ from pathlib import Path
 from llm_inference.errors import EngineError, StartupError
 
 _MARK = "LLM_INFERENCE_CHILD"
+_KEPT_LINES = 200
+_SHOWN_LINES = 10
+_SHOWN_COMPLAINTS = 5
+#: The end of a traceback, or what a program in another language says: `ValueError: …`, `error: …`.
+_COMPLAINT = re.compile(r"(?:\b|[a-z])(?:Error|Exception)\b: .|\b(?:error|fatal)\b: .|out of memory", re.IGNORECASE)
 _SHIM = Path(__file__).with_name("process_shim.py")
 
 
@@ -80,7 +86,7 @@ class Child:
         self._reader: asyncio.Task[None] | None = None
         self._watcher: asyncio.Task[None] | None = None
         self._restarts: deque[float] = deque()
-        self._tail: deque[str] = deque(maxlen=40)
+        self._tail: deque[str] = deque(maxlen=_KEPT_LINES)
         self._state = ChildState.STOPPED
         self._reason = ""
         self.num_restarts = 0
@@ -93,6 +99,11 @@ class Child:
     def reason(self) -> str:
         """Why it is not ready: the last exit, or how the restart budget was spent."""
         return self._reason
+
+    @property
+    def public_reason(self) -> str:
+        """The same as anybody may read it: without the lines that the child wrote, which the log has."""
+        return self._reason.partition("; its last lines:")[0].partition("\n")[0]
 
     @property
     def pid(self) -> int | None:
@@ -280,8 +291,14 @@ class Child:
         return f"exited with {code}"
 
     def _last_words(self) -> str:
-        lines = [line for line in self._tail if line.strip()][-10:]
-        return "; its last lines:\n  " + "\n  ".join(lines) if lines else ""
+        """The last lines, and before them the complaints among those that came earlier.
+
+        A parent of several processes dies with a long traceback that says nothing; why is what one of them said before.
+        """
+        lines = [line for line in self._tail if line.strip()]
+        last = lines[-_SHOWN_LINES:]
+        before = [line for line in lines[:-_SHOWN_LINES] if _COMPLAINT.search(line)][-_SHOWN_COMPLAINTS:]
+        return "; its last lines:\n  " + "\n  ".join([*before, *(["…"] if before else []), *last]) if lines else ""
 
 
 def _marked_pids(mark: str) -> set[int]:
