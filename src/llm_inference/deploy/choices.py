@@ -1,0 +1,68 @@
+"""What whoever deploys chooses beside the configuration: names, numbers of replicas, how to scale.
+
+Checked when made, so that no renderer meets a name that its format could not hold.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from llm_inference.errors import ConfigError
+from llm_inference.version import __version__
+
+ScaleOn = Literal["waiting", "running", "cpu", "memory", "gpu"]
+Autoscaler = Literal["hpa", "keda", "none"]
+Cache = Literal["shared", "per-pod"]
+
+_LABEL = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
+_HOST = re.compile(r"(?=.{1,253}$)[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*")
+_IMAGE = re.compile(
+    r"[a-z0-9][a-z0-9._/-]*(:[0-9]+/[a-z0-9._/-]+)?(:[A-Za-z0-9_][\w.-]{0,127})?(@sha256:[0-9a-f]{64})?"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choices:
+    """Raises `ConfigError` for a name that Kubernetes, Docker or nginx would refuse."""
+
+    name: str = "llm-inference"
+    namespace: str = "llm-inference"
+    image: str = f"llm-inference:{__version__}"
+    hostname: str | None = None
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    cpus: int | None = None
+    memory_bytes: int | None = None
+    gpu_memory_bytes: int | None = None
+    load_time_s: float | None = None
+    replicas: int = 2
+    max_replicas: int = 4
+    autoscaler: Autoscaler = "hpa"
+    scale_on: ScaleOn = "waiting"
+    cache: Cache = "shared"
+    storage_class: str | None = None
+
+    def __post_init__(self) -> None:
+        for flag, text in (("--name", self.name), ("--namespace", self.namespace)):
+            if not _LABEL.fullmatch(text) or len(text) > 40:
+                raise ConfigError(
+                    f"{flag}: {text!r} is no name for Kubernetes: small letters, digits and dashes, a letter first, "
+                    "40 at most"
+                )
+        if not _IMAGE.fullmatch(self.image):
+            raise ConfigError(f"--image: {self.image!r} is no image such as registry.example.org/llm-inference:0.1.0")
+        for flag, host in (("--hostname", self.hostname), ("--storage-class", self.storage_class)):
+            if host is not None and not _HOST.fullmatch(host):
+                raise ConfigError(f"{flag}: {host!r} is no name of small letters, digits, dashes and dots")
+        for flag, number in (
+            ("--cpus", self.cpus),
+            ("--memory", self.memory_bytes),
+            ("--gpu-memory", self.gpu_memory_bytes),
+            ("--load-time-s", self.load_time_s),
+            ("--replicas", self.replicas),
+        ):
+            if number is not None and number <= 0:
+                raise ConfigError(f"{flag}: must be above 0")
+        if self.max_replicas < self.replicas:
+            raise ConfigError(f"--max-replicas is {self.max_replicas}, below the {self.replicas} of --replicas")

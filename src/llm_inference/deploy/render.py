@@ -1,0 +1,27 @@
+"""`render(target, facts)`: every form of deployment by its name, facts in, `{path: text}` out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from llm_inference.deploy.compose import render_compose
+from llm_inference.deploy.docker import render_docker
+from llm_inference.deploy.facts import DeploymentFacts
+from llm_inference.deploy.helm import render_helm
+from llm_inference.deploy.kubernetes import render_kubernetes
+from llm_inference.deploy.nginx import render_nginx
+from llm_inference.deploy.systemd import render_systemd
+
+TARGETS: Mapping[str, Callable[[DeploymentFacts], dict[str, str]]] = {
+    "docker": render_docker,
+    "compose": render_compose,
+    "kubernetes": render_kubernetes,
+    "helm": render_helm,
+    "systemd": render_systemd,
+    "nginx": render_nginx,
+}
+
+
+def render(target: str, facts: DeploymentFacts) -> dict[str, str]:
+    """`target` is a key of `TARGETS`. Raises `ConfigError` for combinations that cannot work there."""
+    return TARGETS[target](facts)
