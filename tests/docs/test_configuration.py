@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -11,6 +12,7 @@ from pydantic_core import PydanticUndefined
 
 from llm_inference.cli import main, options
 from llm_inference.config.schema import ApiConfig, GenerationConfig, ModelConfig
+from llm_inference.config.tenants import KeyConfig, LimitsConfig, PriceConfig
 from llm_inference.config.values import parse_size
 from llm_inference.errors import StartupError
 from tests.docs.blocks import REPOSITORY, coded, section, table
@@ -20,6 +22,9 @@ SECTIONS: list[tuple[str, type[BaseModel]]] = [
     ("Keys of `api:`", ApiConfig),
     ("Keys of a model", ModelConfig),
     ("Keys of `generation:`", GenerationConfig),
+    ("Keys of `api.keys`", KeyConfig),
+    ("Keys of limits", LimitsConfig),
+    ("Keys of `price:`", PriceConfig),
 ]
 
 
@@ -52,7 +57,7 @@ def _same(key: str, said: str, default: Any) -> bool:
     if isinstance(default, (int, float)):
         return parse_size(said) == default if key.endswith("bytes") else float(said) == default
     if isinstance(default, (tuple, dict)):
-        return not default and said == ("[]" if isinstance(default, tuple) else "{}")
+        return bool(json.loads(said) == (list(default) if isinstance(default, tuple) else default))
     return said.strip('"') == default
 
 
@@ -84,12 +89,14 @@ def test_flags_whose_words_differ_are_documented() -> None:
 
 
 def test_limits_by_device_are_those_of_the_plan() -> None:
-    from llm_inference.native.plan import BLOCK_SIZE, DEFAULT_LIMITS
+    from llm_inference.native.plan import DEFAULT_LIMITS
+    from llm_inference.native.runner.choice import BLOCK_SIZES
 
     keys = rows("Keys of a model")
     for name in ("max_num_seqs", "max_num_batched_tokens"):
         assert f"{DEFAULT_LIMITS['cpu'][name]} on a CPU, {DEFAULT_LIMITS['cuda'][name]} on a GPU" in keys[name][2]
-    assert keys["block_size"][2].endswith(f"null: {BLOCK_SIZE}")
+    sizes = ", ".join(f"{size} with runner {name}" for name, size in BLOCK_SIZES.items())
+    assert keys["block_size"][2].endswith(f"null: {sizes}")
 
 
 def test_parsers_are_named() -> None:

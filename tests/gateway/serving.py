@@ -19,6 +19,7 @@ from llm_inference.engine.base import Engine
 from llm_inference.engine.fake import FakeEngine, FakeScript
 from llm_inference.gateway.app import create_app
 from llm_inference.gateway.settings import GatewaySettings
+from llm_inference.gateway.tenants.tenants import Tenants
 
 MESSAGES = [{"role": "user", "content": "hello"}]
 
@@ -96,12 +97,13 @@ async def serving(
     *,
     engine: FakeEngine | None = None,
     others: Mapping[str, Engine] | None = None,
+    tenants: Tenants | None = None,
     **settings: Any,
 ) -> AsyncIterator[Service]:
     """A gateway over one fake engine (and `others`), served by uvicorn."""
     engine = engine or FakeEngine("fake", script=script)
     engines: dict[str, Engine] = {engine.info.name: engine, **(others or {})}
-    app = create_app(engines, GatewaySettings(**settings), registry=CollectorRegistry())
+    app = create_app(engines, GatewaySettings(**settings), registry=CollectorRegistry(), tenants=tenants)
     server = _Server(uvicorn.Config(app, port=0, log_config=None, access_log=False, ws="none", lifespan="off"))
     task = asyncio.create_task(server.serve())
     while not server.started:

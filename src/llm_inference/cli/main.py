@@ -22,6 +22,10 @@ COMMANDS = {
     "chat": "llm_inference.cli.chat",
     "run": "llm_inference.cli.run",
     "bench": "llm_inference.cli.bench",
+    "engines": "llm_inference.cli.engines",
+    "deploy": "llm_inference.cli.deploy",
+    "keys": "llm_inference.cli.keys",
+    "usage": "llm_inference.cli.usage",
     "config": "llm_inference.cli.config",
     "version": "llm_inference.cli.version",
 }

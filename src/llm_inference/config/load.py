@@ -212,7 +212,7 @@ class _Draft:
 def _without_empty_sections(model: Any) -> Any:
     if not isinstance(model, dict):
         return model
-    sections = ("generation", "engine_args")
+    sections = ("generation", "engine_args", "limits")
     return {key: value for key, value in model.items() if value is not None or key not in sections}
 
 

@@ -9,11 +9,13 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
 from llm_inference.config.document import KeyPath
-from llm_inference.config.names import Section, nearest, unknown_key
+from llm_inference.config.names import Section, nearest, unknown_in, unknown_key
 from llm_inference.config.schema import ApiConfig, GenerationConfig, ModelConfig
+from llm_inference.config.tenants import KeyConfig, LimitsConfig, PriceConfig
 
 _EXPECTED = {
     "int_type": "a whole number",
@@ -29,7 +31,15 @@ _EXPECTED = {
     "model_attributes_type": "a mapping",
     "finite_number": "a finite number",
 }
-_SECRETS = ("api_key", "api_keys")
+_SECRETS = ("api_key", "api_keys", "key", "key_hash", "key_store", "limits_store", "ledger")
+#: Sections that may stand at several places, by the key that they stand under.
+_ANYWHERE: dict[str, type[BaseModel]] = {
+    "keys": KeyConfig,
+    "limits": LimitsConfig,
+    "key_limits": LimitsConfig,
+    "address_limits": LimitsConfig,
+    "price": PriceConfig,
+}
 
 
 def known_fields() -> dict[Section, tuple[str, ...]]:
@@ -48,6 +58,10 @@ def explain(error: ErrorDetails, value: Any, *, short_form: bool, hide_value: bo
     kind, path = error["type"], error["loc"]
     context: Mapping[str, Any] = error.get("ctx", {})
     if kind == "extra_forbidden":
+        # The innermost: what stands under `limits` of an entry of `keys` is no key of that entry.
+        inner = next((_ANYWHERE[part] for part in path[-2:-4:-1] if part in _ANYWHERE), None)
+        if inner is not None:
+            return unknown_in(str(path[-1]), tuple(inner.model_fields))
         return unknown_key(str(path[-1]), _section(path, short_form), known_fields())
     if kind == "value_error":
         return str(context["error"])

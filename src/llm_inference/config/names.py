@@ -16,7 +16,6 @@ _TOP = {"server": "api", "gateway": "api", "service": "api", "model_list": "mode
 _API = {
     "prefix": "api_prefix",
     "api_key": "api_keys (a list)",
-    "keys": "api_keys",
     "bind": "host",
     "address": "host",
     "listen": "host",
@@ -35,6 +34,10 @@ _API = {
     "socket": "uds",
     "unix_socket": "uds",
     "loglevel": "log_level",
+    "rate_limits": "key_limits",
+    "limits": "key_limits (of each key) or address_limits (of each client without one)",
+    "redis_url": "limits_store",
+    "database_url": "key_store",
 }
 _MODEL = {
     "max_tokens": "max_model_len (prompt and answer together) or generation.max_tokens (the answer alone)",
@@ -118,7 +121,12 @@ def unknown_key(key: str, section: Section, fields: dict[Section, tuple[str, ...
     for home, label in (("api", "`api:`"), ("generation", "`generation:`"), ("model", "a model")):
         if home != section and key in fields[home] and not (section == "" and home == "model"):  # type: ignore[index]
             return f"unknown key; it belongs under {label}"
-    close = nearest(key, fields[section])
+    return unknown_in(key, fields[section])
+
+
+def unknown_in(key: str, known: tuple[str, ...]) -> str:
+    """What to say of `key` in a section whose keys are `known` and which nothing was ever renamed in."""
+    close = nearest(key, known)
     if close is not None:
         return f'unknown key; did you mean "{close}"?'
-    return f"unknown key; known are {', '.join(fields[section])}"
+    return f"unknown key; known are {', '.join(known)}"

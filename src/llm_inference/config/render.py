@@ -6,6 +6,7 @@ What it prints is itself a config that loads to the same values, except for secr
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ from llm_inference.config.document import KeyPath, dotted
 from llm_inference.config.load import LoadedConfig
 
 MASK = "**********"
+_URL_PASSWORD = re.compile(r"(://[^:/@\s]*:)[^@\s]+@")
 _COMMENT_COLUMN = 48
 
 
@@ -58,6 +60,8 @@ def _scalar(value: Any) -> str:
         return "[" + ", ".join(_scalar(item) for item in value) + "]"
     if isinstance(value, dict):
         return "{" + ", ".join(f"{_scalar(str(key))}: {_scalar(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, str):
+        value = _URL_PASSWORD.sub(rf"\1{MASK}@", value)
     if isinstance(value, str) and _is_bare_word(value):
         return value
     if isinstance(value, str):

@@ -2,6 +2,7 @@
 
     ServerConfig
     ├── api: ApiConfig            the HTTP service
+    │   └── keys: KeyConfig, …    who may use it, and how much (tenants.py)
     └── models: ModelConfig, …    one each per served model
         └── generation: GenerationConfig
 
@@ -14,8 +15,10 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 
+from llm_inference.config.section import Section
+from llm_inference.config.tenants import KeyConfig, LimitsConfig, LimitsFail, PriceConfig
 from llm_inference.config.values import (
     ByteSize,
     DeviceMap,
@@ -39,13 +42,7 @@ WARMUP_PROMPTS = ("Hello", "The capital of France is", "def factorial(n):")
 LogLevel = Literal["debug", "info", "warning", "error", "critical"]
 
 
-class _Section(BaseModel):
-    """Strict: `true` is no number, "yes" is no boolean, "8" is no integer; an unknown key is an error."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, hide_input_in_errors=True)
-
-
-class ApiConfig(_Section):
+class ApiConfig(Section):
     """`api:` where and how the service listens."""
 
     host: Text = Field(default="127.0.0.1", description="Address to listen on; 0.0.0.0 for every interface.")
@@ -58,6 +55,24 @@ class ApiConfig(_Section):
         default=(),
         description="Keys that clients must send; none: everybody may. Better `${API_KEY}` than the key itself.",
     )
+    keys: ListOf[KeyConfig] = Field(default=(), description="Keys with rights and limits of their own.")
+    key_store: Text | None = Field(
+        default=None, description="Database of further keys: sqlite, sqlite:///FILE or postgresql://…"
+    )
+    state_dir: Text | None = Field(default=None, description="Where `sqlite` alone puts its files; null: the user's.")
+    open_metrics: bool = Field(default=True, description="With keys: /metrics needs none.")
+    trusted_proxies: ListOf[Text] = Field(
+        default=(), description="Addresses and networks whose x-forwarded-for is believed; unix: the Unix socket."
+    )
+    key_limits: LimitsConfig = Field(default=LimitsConfig(), description="Of each key, where it says nothing else.")
+    address_limits: LimitsConfig = Field(default=LimitsConfig(), description="Of each client address without a key.")
+    limits_store: Text | None = Field(
+        default=None, description="redis://… counts for several gateways; null: in memory."
+    )
+    limits_fail: LimitsFail = Field(
+        default="local", description="While limits_store is away: local (count here), open or closed (503)."
+    )
+    ledger: Text | None = Field(default=None, description="A row per request: sqlite, sqlite:///FILE or postgresql://…")
     cors_origins: ListOf[Text] = Field(default=(), description='Origins that browsers may call from; ["*"] for any.')
     max_body_bytes: ByteSize = Field(default=32 * 2**20, description="Largest request body (bytes, or such as 32MiB).")
     request_timeout_s: float | None = Field(
@@ -81,6 +96,16 @@ class ApiConfig(_Section):
             raise ValueError("must be an address or a host name alone, such as 0.0.0.0, without scheme and path")
         return host
 
+    @field_validator("keys")
+    @classmethod
+    def _keys_differ(cls, keys: tuple[KeyConfig, ...]) -> tuple[KeyConfig, ...]:
+        seen: set[str] = set()
+        for name in (name for key in keys for name in dict.fromkeys((key.name, key.public_id))):
+            if name in seen:
+                raise ValueError(f'two keys are named "{name}"; give each its own `name` and `id`')
+            seen.add(name)
+        return keys
+
     @field_validator("cors_origins")
     @classmethod
     def _origins(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
@@ -93,7 +118,7 @@ class ApiConfig(_Section):
         return origins
 
 
-class GenerationConfig(_Section):
+class GenerationConfig(Section):
     """`generation:` a model's defaults for what a request leaves open; above its generation_config.json."""
 
     temperature: float | None = Field(default=None, ge=0)
@@ -106,7 +131,7 @@ class GenerationConfig(_Section):
     max_tokens: int | None = Field(default=None, ge=1, description="Longest answer where the request says none.")
 
 
-class ModelConfig(_Section):
+class ModelConfig(Section):
     """One entry of `models:`."""
 
     name: Text = Field(default="", description='What clients say in "model"; the model string where absent.')
@@ -140,6 +165,9 @@ class ModelConfig(_Section):
     )
     max_batch_size: int | None = Field(default=None, ge=1, description="Prompts in one batch call; null: max_num_seqs.")
     enable_prefix_caching: bool = Field(default=True, description="Reuse the computed beginnings of prompts.")
+    runner: Literal["auto", "torch", "openvino"] = Field(
+        default="auto", description="What computes a decoder in the native engine; auto: the faster one that can."
+    )
     block_size: int | None = Field(default=None, ge=1, le=1024, description="Tokens in one block of the KV cache.")
     gpu_memory_utilization: float = Field(
         default=0.9, gt=0, le=1, description="Share of the memory to use; on a CPU, of what is available."
@@ -153,6 +181,8 @@ class ModelConfig(_Section):
     tensor_parallel_size: int = Field(default=1, ge=1)
     compile: bool = Field(default=False, description="Compile the model: a slower start, faster steps.")
     generation: GenerationConfig = GenerationConfig()
+    limits: LimitsConfig = Field(default=LimitsConfig(), description="Of this model, all callers together.")
+    price: PriceConfig | None = Field(default=None, description="Of a million tokens; for budgets and reports.")
     warmup: WarmupPrompts = Field(
         default=WARMUP_PROMPTS, description="Prompts that are run before the service is ready; false: none."
     )
@@ -181,7 +211,7 @@ class ModelConfig(_Section):
     @field_validator("url")
     @classmethod
     def _http_url(cls, url: str | None) -> str | None:
-        if url is not None and (urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).netloc):
+        if url is not None and (urlsplit(url).scheme not in ("http", "https", "grpc") or not urlsplit(url).netloc):
             raise ValueError('must begin with http:// or https:// and name a host, such as "http://10.0.0.5:8000"')
         return url
 
@@ -221,7 +251,7 @@ class ModelConfig(_Section):
         return self._precision_bits or (None if self.quantization == "none" else self.quantization)
 
 
-class ServerConfig(_Section):
+class ServerConfig(Section):
     """The whole file: one service, its models."""
 
     api: ApiConfig = ApiConfig()

@@ -20,7 +20,7 @@ from llm_inference.engine.base import Engine
 from llm_inference.errors import LLMInferenceError
 from llm_inference.gateway import document
 from llm_inference.gateway.admission import Admission
-from llm_inference.gateway.auth import AuthMiddleware, KeyRing
+from llm_inference.gateway.auth import OPEN_PATHS, AuthMiddleware, KeyRing, Keys
 from llm_inference.gateway.body_budget import BodyBudget
 from llm_inference.gateway.failure import http_response, response_of
 from llm_inference.gateway.middleware import ErrorBoundary, RequestContext
@@ -29,17 +29,29 @@ from llm_inference.gateway.router import Router
 from llm_inference.gateway.routes import Route, all_routes
 from llm_inference.gateway.settings import GatewaySettings
 from llm_inference.gateway.state import Gateway
+from llm_inference.gateway.tenants import access
+from llm_inference.gateway.tenants.headers import NAMES as RATE_LIMIT_HEADERS
+from llm_inference.gateway.tenants.tenants import Tenants
 from llm_inference.telemetry.metrics import Metrics
 from llm_inference.version import __version__
 
 
 def create_app(
-    engines: Mapping[str, Engine] | Router, settings: GatewaySettings, *, registry: CollectorRegistry
+    engines: Mapping[str, Engine] | Router,
+    settings: GatewaySettings,
+    *,
+    registry: CollectorRegistry,
+    tenants: Tenants | None = None,
+    metrics: Metrics | None = None,
 ) -> FastAPI:
-    """The application. `app.state.gateway` is the `Gateway`: what an orderly start and end need is there."""
+    """The application. `app.state.gateway` is the `Gateway`: what an orderly start and end need is there.
+
+    `tenants` brings keys of its own, which then are all there are. `metrics`: where they exist on `registry` already.
+    """
     router = engines if isinstance(engines, Router) else Router(engines, settings.aliases)
-    metrics = Metrics(registry)
-    gateway = Gateway(router, settings, metrics, Admission(settings.max_concurrent_requests))
+    metrics = metrics or Metrics(registry)
+    gateway = Gateway(router, settings, metrics, Admission(settings.max_concurrent_requests), tenants)
+    keys = _keys(settings, tenants)
     metrics.watch_in_flight(lambda: gateway.admission.in_flight)
     metrics.watch_engines(gateway.engine_loads)
 
@@ -49,7 +61,7 @@ def create_app(
         redirect_slashes=False,  # another spelling of a path is another path
         docs_url=None,  # their pages load scripts from elsewhere; the document itself is at /openapi.json
         redoc_url=None,
-        middleware=_middleware(settings, metrics),
+        middleware=_middleware(settings, metrics, keys, tenants),
         exception_handlers={LLMInferenceError: _on_error, HTTPException: _on_http_exception},
     )
     app.state.gateway = gateway
@@ -60,16 +72,25 @@ def create_app(
 
     def openapi() -> dict[str, Any]:
         if not written:
-            written.update(document.openapi(routes, with_keys=bool(settings.api_keys)))
+            written.update(document.openapi(routes, with_keys=keys is not None))
         return written
 
     app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's own way to replace the document
     return app
 
 
-def _middleware(settings: GatewaySettings, metrics: Metrics) -> list[Middleware]:
+def _keys(settings: GatewaySettings, tenants: Tenants | None) -> Keys | None:
+    """None: nobody needs a key. A store without a key in it is not that: it lets nobody in."""
+    if tenants is not None and tenants.keys is not None:
+        return tenants.keys
+    return KeyRing(settings.api_keys) if settings.api_keys else None
+
+
+def _middleware(
+    settings: GatewaySettings, metrics: Metrics, keys: Keys | None, tenants: Tenants | None
+) -> list[Middleware]:
     """Outermost first; see middleware.py for the picture."""
-    stack = [Middleware(RequestContext, metrics=metrics)]
+    stack = [Middleware(RequestContext, metrics=metrics, tenants=tenants)]
     if settings.cors_origins:
         stack.append(
             Middleware(
@@ -77,20 +98,26 @@ def _middleware(settings: GatewaySettings, metrics: Metrics) -> list[Middleware]
                 allow_origins=settings.cors_origins,
                 allow_methods=("GET", "POST"),
                 allow_headers=("*",),
-                expose_headers=("x-request-id", "retry-after"),
+                expose_headers=("x-request-id", "retry-after", *RATE_LIMIT_HEADERS),
             )
         )
     stack.append(Middleware(ErrorBoundary))
-    keys = KeyRing(settings.api_keys)
-    if keys:
-        stack.append(Middleware(AuthMiddleware, keys=keys))
+    if keys is not None:
+        open_paths = OPEN_PATHS if settings.open_metrics else OPEN_PATHS - {"/metrics"}
+        stack.append(Middleware(AuthMiddleware, keys=keys, open_paths=open_paths))
     stack.append(Middleware(BodyBudget, max_body_bytes=settings.max_body_bytes))
     return stack
 
 
 def _endpoint(route: Route) -> Callable[[Request], Awaitable[Response]]:
+    group, metered = route.group, route.body is not None
+
     async def endpoint(request: Request) -> Response:
-        record_of(request.scope).route = route.path
+        record = record_of(request.scope)
+        record.route = route.path
+        record.metered = metered
+        if route.path not in OPEN_PATHS or record.key is not None:
+            access.check_route(record, group)
         return await route.handler(request)
 
     return endpoint

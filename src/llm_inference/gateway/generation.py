@@ -158,14 +158,25 @@ class _GenerationResponse(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         record = record_of(scope)
+        tenants = self._gateway.tenants
         with self._gateway.admission.permit():
-            run = Run(self._engine, self._requests, record)
-            try:
-                await self._respond(run, Interrupt(receive, self._gateway.settings.request_timeout_s), record, send)
-            except OSError as error:  # how some ASGI servers say that the peer is gone
-                raise ClientDisconnect from error
-            finally:
-                record.usage = run.usage
+            grant = None if tenants is None else tenants.admitted(record, scope, self._engine, self._requests)
+            if grant is None:
+                await self._run(self._requests, record, receive, send)
+                return
+            async with grant as requests:
+                await self._run(requests, record, receive, send)
+
+    async def _run(
+        self, requests: Sequence[GenerateRequest], record: RequestRecord, receive: Receive, send: Send
+    ) -> None:
+        run = Run(self._engine, requests, record)
+        try:
+            await self._respond(run, Interrupt(receive, self._gateway.settings.request_timeout_s), record, send)
+        except OSError as error:  # how some ASGI servers say that the peer is gone
+            raise ClientDisconnect from error
+        finally:
+            record.usage = run.usage
 
     async def _respond(self, run: Run, interrupt: Interrupt, record: RequestRecord, send: Send) -> None:
         raise NotImplementedError

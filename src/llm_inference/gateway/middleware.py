@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from llm_inference.gateway.failure import response_of
 from llm_inference.gateway.record import RequestRecord, attach, record_of
+from llm_inference.gateway.tenants.tenants import Tenants
 from llm_inference.telemetry.metrics import Metrics
 
 _LOG = logging.getLogger("llm_inference.gateway")
@@ -27,9 +28,10 @@ _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
 class RequestContext:
     """Attaches a `RequestRecord` to the scope and finishes it, whatever happens inside."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics, tenants: Tenants | None = None) -> None:
         self._app = app
         self._metrics = metrics
+        self._ledger = tenants if tenants is not None and tenants.ledger is not None else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -44,7 +46,7 @@ class RequestContext:
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
                 record.status = message["status"]
-                message["headers"] = [*message.get("headers", ()), (b"x-request-id", request_id)]
+                message["headers"] = [*message.get("headers", ()), *record.headers, (b"x-request-id", request_id)]
             await send(message)
 
         try:
@@ -55,6 +57,8 @@ class RequestContext:
             raise
         finally:
             record.finish()
+            if self._ledger is not None and record.metered:
+                self._ledger.write_down(record)
 
 
 class ErrorBoundary:

@@ -13,6 +13,7 @@ from typing import Any, cast
 from starlette.types import Scope
 
 from llm_inference.engine.types import Delta, Usage
+from llm_inference.gateway.tenants.key import ApiKey
 from llm_inference.telemetry.metrics import Metrics
 
 _SCOPE_KEY = "llm_inference.record"
@@ -35,6 +36,9 @@ class RequestRecord:
     path: str = ""
     route: str = ""  # the template, never what the client sent; "": no route matched
     model: str = ""  # a served name, set once resolved
+    key: ApiKey | None = None  # the caller's, where keys are set
+    tier: str = ""
+    replica: str = ""
     stream: bool = False
     status: int = 0  # 0: the response has not begun
     usage: Usage | None = None
@@ -43,8 +47,11 @@ class RequestRecord:
     finish_reasons: list[str] = field(default_factory=list)
     error: str | None = None
     aborted: bool = False
+    metered: bool = False  # the ledger has a row for it
     quiet: bool = False  # probes: no line when all is well
     prompt: Any = None  # only with log_prompts
+    #: What the response's head says besides its own, whatever the response is.
+    headers: tuple[tuple[bytes, bytes], ...] = ()
     started: float = field(default_factory=time.perf_counter)
     first_token: float | None = None
     last_token: float = 0.0
@@ -67,10 +74,23 @@ class RequestRecord:
             if self.engine_ttft_s is None:
                 self.engine_ttft_s = timing.ttft_s
 
+    @property
+    def final_status(self) -> int:
+        return self.status or (CLIENT_GONE if self.aborted else 500)
+
+    @property
+    def ttft_s(self) -> float | None:
+        return None if self.first_token is None else self.first_token - self.started
+
+    @property
+    def finish_reason(self) -> str | None:
+        """Of all choices, each once."""
+        return ",".join(dict.fromkeys(self.finish_reasons)) or None
+
     def finish(self) -> None:
         """Write the log line and the metrics. Called exactly once."""
         total_s = time.perf_counter() - self.started
-        status = self.status or (CLIENT_GONE if self.aborted else 500)
+        status = self.final_status
         usage = self.usage
         self.metrics.request_finished(
             model=self.model,
@@ -89,15 +109,16 @@ class RequestRecord:
             "method": self.method,
             "path": self.path[:_MAX_PATH_CHARS],
             "model": self.model or None,
+            "key_id": self.key.id if self.key is not None else None,
             "stream": self.stream,
             "status": status,
             "prompt_tokens": usage.prompt_tokens if usage else None,
             "cached_tokens": usage.cached_tokens if usage else None,
             "completion_tokens": usage.completion_tokens if usage else None,
             "queue_s": _rounded(self.queue_s),
-            "ttft_s": _rounded(self.first_token - self.started if self.first_token is not None else None),
+            "ttft_s": _rounded(self.ttft_s),
             "total_s": _rounded(total_s),
-            "finish_reason": ",".join(dict.fromkeys(self.finish_reasons)) or None,
+            "finish_reason": self.finish_reason,
             "error": self.error,
         }
         if self.prompt is not None:

@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from llm_inference.gateway import health
 from llm_inference.gateway.openai import batch, chat, completions, embeddings, models, protocol, replies, tokenize
+from llm_inference.gateway.tenants.key import RouteGroup
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -28,6 +29,16 @@ class Route:
     answer: Any = None
     stream: Any = None
     tag: str = "openai"
+
+    @property
+    def group(self) -> RouteGroup:
+        """Which right a key needs for it."""
+        if self.tag in _GROUPS:
+            return _GROUPS[self.tag]
+        return "models" if self.method == "GET" else "inference"
+
+
+_GROUPS: dict[str, RouteGroup] = {"tokenizer": "tokenize", "operation": "metrics", "admin": "admin"}
 
 
 #: Under the API prefix.

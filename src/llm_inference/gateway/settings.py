@@ -12,6 +12,7 @@ class GatewaySettings:
 
     api_prefix: str = "/v1"  # "" or "/something", without a slash at the end
     api_keys: tuple[str, ...] = field(default=(), repr=False)  # empty: everybody may call
+    open_metrics: bool = True  # with keys: /metrics needs none
     cors_origins: tuple[str, ...] = ()  # empty: no CORS headers; ("*",): any origin
     max_body_bytes: int = 32 * 1024 * 1024
     request_timeout_s: float | None = None  # from the accepted request to its last byte; None: no limit

@@ -1,4 +1,4 @@
-"""What all handlers share: the router, the admission, the metrics and the settings. Built once by `create_app`."""
+"""What all handlers share: router, admission, tenants, metrics and settings. Built once by `create_app`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from llm_inference.engine.base import EngineStats, ReportsStats
 from llm_inference.gateway.admission import Admission
 from llm_inference.gateway.router import Router
 from llm_inference.gateway.settings import GatewaySettings
+from llm_inference.gateway.tenants.tenants import Tenants
 from llm_inference.telemetry.metrics import Metrics
 
 
@@ -22,6 +23,7 @@ class Gateway:
     settings: GatewaySettings
     metrics: Metrics
     admission: Admission
+    tenants: Tenants | None = None
     warming_up: bool = False
 
     def begin_warm_up(self) -> None:

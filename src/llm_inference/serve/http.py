@@ -9,8 +9,10 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Generator, Mapping
+from pathlib import Path
 
 import uvicorn
+from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 
 from llm_inference.config.schema import ApiConfig, ModelConfig, ServerConfig
@@ -20,6 +22,8 @@ from llm_inference.errors import LLMInferenceError
 from llm_inference.gateway.app import create_app
 from llm_inference.gateway.settings import GatewaySettings
 from llm_inference.serve.connection import BoundedConnection
+from llm_inference.serve.tenants import running_tenants
+from llm_inference.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 
@@ -31,13 +35,30 @@ async def run_gateway(
     config: ServerConfig,
     engines: Mapping[str, Engine],
     listener: socket.socket,
+    run_dir: Path,
     *,
     warm_up: bool,
     on_listening: Callable[[], None],
 ) -> None:
     """Serve HTTP until SIGTERM or SIGINT, then drain. Engines are the caller's to stop."""
     aliases = {alias: model.name for model in config.models for alias in model.aliases}
-    app = create_app(engines, gateway_settings(config.api, aliases), registry=CollectorRegistry())
+    settings = gateway_settings(config.api, aliases)
+    registry = CollectorRegistry()
+    metrics = Metrics(registry)
+    async with running_tenants(config, metrics, run_dir) as tenants:
+        app = create_app(engines, settings, registry=registry, metrics=metrics, tenants=tenants)
+        await _serve(app, config, engines, listener, warm_up=warm_up, on_listening=on_listening)
+
+
+async def _serve(
+    app: FastAPI,
+    config: ServerConfig,
+    engines: Mapping[str, Engine],
+    listener: socket.socket,
+    *,
+    warm_up: bool,
+    on_listening: Callable[[], None],
+) -> None:
     gateway = app.state.gateway
     server = _Server(
         uvicorn.Config(
@@ -88,6 +109,10 @@ async def run_gateway(
         server.should_exit = True
         server.force_exit = True  # what still runs has had its time
         await serving
+        left = tuple(server.server_state.tasks)
+        for running in left:
+            running.cancel()
+        await asyncio.gather(*left, return_exceptions=True)  # their last lines and ledger rows are written
     finally:
         for task in (serving, waiting, warming):
             if task is not None:
@@ -101,6 +126,7 @@ def gateway_settings(api: ApiConfig, aliases: Mapping[str, str]) -> GatewaySetti
     return GatewaySettings(
         api_prefix=api.api_prefix,
         api_keys=tuple(key.get_secret_value() for key in api.api_keys),
+        open_metrics=api.open_metrics,
         cors_origins=tuple(api.cors_origins),
         max_body_bytes=api.max_body_bytes,
         request_timeout_s=api.request_timeout_s,
@@ -115,12 +141,13 @@ async def _warm_up(models: tuple[ModelConfig, ...], engines: Mapping[str, Engine
     for model in models:
         engine = engines[model.name]
         begun = time.monotonic()
+        ignore_eos = engine.capabilities.support("ignore_eos") != "refused"
         for number, prompt in enumerate(model.warmup):
             request = GenerateRequest(
                 request_id=f"warm-up-{number}",
                 model=model.name,
                 prompt=prompt,
-                sampling=SamplingParams(max_tokens=WARMUP_TOKENS, temperature=0.0, ignore_eos=True),
+                sampling=SamplingParams(max_tokens=WARMUP_TOKENS, temperature=0.0, ignore_eos=ignore_eos),
             )
             try:
                 if engine.capabilities.generate:

@@ -32,6 +32,7 @@ from llm_inference.errors import StartupError
 from llm_inference.serve.engines import run_directory, start_engines
 from llm_inference.serve.http import run_gateway
 from llm_inference.serve.listener import bind
+from llm_inference.serve.tenants import check_tenants, limit_server
 from llm_inference.serve.worker import worker_spec
 from llm_inference.telemetry.logging import configure_logging, resolve_format
 
@@ -45,6 +46,7 @@ def run(config: ServerConfig) -> int:
     configure_logging(config.api.log_level, log_format, sys.stderr)
     started = time.monotonic()
     _allow_many_connections()
+    check_tenants(config)
     listener = bind(config.api)
     try:
         with run_directory() as run_dir:
@@ -63,7 +65,7 @@ async def _serve_here(config: ServerConfig, listener: socket.socket, run_dir: Pa
         return 0
     try:
         await run_gateway(
-            config, engines, listener, warm_up=True, on_listening=lambda: _announce(config, listener, started)
+            config, engines, listener, run_dir, warm_up=True, on_listening=lambda: _announce(config, listener, started)
         )
     finally:
         for engine in engines.values():
@@ -90,10 +92,11 @@ async def _serve_workers(config: ServerConfig, listener: socket.socket, run_dir:
     for signum in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(signum, stopping.set)
     try:
-        await asyncio.gather(*(worker.start() for worker in workers))
-        _announce(config, reserved, started)
-        await stopping.wait()
-        await asyncio.gather(*(worker.stop(api.shutdown_grace_s + 2) for worker in workers))
+        async with limit_server(config, run_dir):
+            await asyncio.gather(*(worker.start() for worker in workers))
+            _announce(config, reserved, started)
+            await stopping.wait()
+            await asyncio.gather(*(worker.stop(api.shutdown_grace_s + 2) for worker in workers))
     finally:
         await asyncio.gather(*(worker.stop(0) for worker in workers), return_exceptions=True)
         for engine in engines.values():
@@ -139,7 +142,7 @@ def _announce(config: ServerConfig, listener: socket.socket, started: float) -> 
     else:
         host, port = listener.getsockname()[:2]
         where = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-        if not api.api_keys and host not in ("127.0.0.1", "::1"):
+        if not (api.api_keys or api.keys or api.key_store) and host not in ("127.0.0.1", "::1"):
             logger.warning("anybody who reaches %s may use it: set api.api_keys or --api-key, or bind 127.0.0.1", where)
     names = ", ".join(model.name for model in config.models)
     logger.info("serving %s on %s (%.1f s after start)", names, where, time.monotonic() - started)

@@ -74,6 +74,7 @@ async def _serve(config: ServerConfig, run_dir: Path, index: int) -> int:
             config,
             engines,
             listener,
+            run_dir,
             warm_up=index == 0,
             on_listening=(run_dir / f"worker-{index}.ready").touch,
         )

@@ -95,6 +95,18 @@ class Metrics:
             ("model",),
             registry=registry,
         )
+        self._refused = Counter(
+            "llm_inference_refusals",
+            "Requests refused for who sent them: no valid key, no right, over a limit.",
+            ("reason",),
+            registry=registry,
+        )
+        self._ledger_rows = Counter(
+            "llm_inference_ledger_requests",
+            "Requests in the ledger: a row each, in a row of sums (the queue was full), or lost.",
+            ("outcome",),
+            registry=registry,
+        )
         self._in_flight = Gauge("llm_inference_requests_in_flight", "Requests that hold a permit.", registry=registry)
 
     def first_token(self, model: str, seconds: float) -> None:
@@ -102,6 +114,14 @@ class Metrics:
 
     def inter_token(self, model: str, seconds: float) -> None:
         self._inter_token.labels(model).observe(seconds)
+
+    def refused(self, reason: str) -> None:
+        """`reason` is an error code or the name of a limit, never a key's or a client's name."""
+        self._refused.labels(reason).inc()
+
+    def in_ledger(self, outcome: str, num_requests: int) -> None:
+        """`outcome`: written, summed or lost."""
+        self._ledger_rows.labels(outcome).inc(num_requests)
 
     def request_finished(
         self,

@@ -20,7 +20,7 @@ from llm_inference.gateway.interrupt import Interrupt
 from llm_inference.gateway.openai import replies, values
 from llm_inference.gateway.openai.intake import Envelope, log_prompt, take_in
 from llm_inference.gateway.openai.protocol import EmbeddingsRequest
-from llm_inference.gateway.record import record_of
+from llm_inference.gateway.record import RequestRecord, record_of
 from llm_inference.gateway.state import Gateway
 
 #: Above this many bytes of vectors, writing them goes to a thread: it would hold the loop for milliseconds.
@@ -31,10 +31,10 @@ Encoding = Literal["float", "base64"]
 
 async def embeddings(request: Request) -> Response:
     intake = await take_in(request, EmbeddingsRequest)
-    engine = _embedder(intake.engine, intake.model)
+    embedder = _embedder(intake.engine, intake.model)
     work = embed_request(intake.fields, Envelope.new("embd", intake.model), intake.engine.info)
     log_prompt(intake, list(intake.fields.input))
-    return EmbeddingsResponse(intake.gateway, engine, work, intake.fields.encoding_format)
+    return EmbeddingsResponse(intake.gateway, intake.engine, embedder, work, intake.fields.encoding_format)
 
 
 def embed_request(fields: EmbeddingsRequest, envelope: Envelope, info: ModelInfo) -> EmbedRequest:
@@ -63,37 +63,51 @@ def embed_request(fields: EmbeddingsRequest, envelope: Envelope, info: ModelInfo
 
 
 class EmbeddingsResponse(Response):
-    """Runs `work` on `engine` when the framework sends it. The permit is held until the last byte is out.
+    """Runs `work` on `embedder`, a power of `engine`, when the framework sends it.
+
+    The permit is held until the last byte is out.
 
     Whatever fails is raised before the first byte; the app's exception handlers make it a plain JSON error.
     """
 
-    def __init__(self, gateway: Gateway, engine: Embeds, work: EmbedRequest, encoding: Encoding) -> None:
+    def __init__(
+        self, gateway: Gateway, engine: Engine, embedder: Embeds, work: EmbedRequest, encoding: Encoding
+    ) -> None:
         self.background = None
         self._gateway = gateway
         self._engine = engine
+        self._embedder = embedder
         self._work = work
         self._encoding = encoding
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         record = record_of(scope)
+        tenants = self._gateway.tenants
         with self._gateway.admission.permit():
-            async with Interrupt(receive, self._gateway.settings.request_timeout_s):
-                result = await self._engine.embed(self._work)
-            record.usage = result.usage
-            record.queue_s = result.timing.queue_s if result.timing is not None else None
-            usage = replies.EmbeddingUsage(result.usage.prompt_tokens, result.usage.prompt_tokens)
-            arguments = (self._work.model, result.vectors, self._encoding, usage)
-            if sum(map(len, result.vectors)) > THREAD_BYTES:
-                body = await asyncio.to_thread(embeddings_body, *arguments)
-            else:
-                body = embeddings_body(*arguments)
-            headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-            try:
-                await send({"type": "http.response.start", "status": 200, "headers": headers})
-                await send({"type": "http.response.body", "body": body})
-            except OSError as error:  # how some ASGI servers say that the peer is gone
-                raise ClientDisconnect from error
+            grant = None if tenants is None else tenants.admitted(record, scope, self._engine, (self._work,))
+            if grant is None:
+                await self._run(self._work, record, receive, send)
+                return
+            async with grant as (work,):
+                await self._run(work, record, receive, send)
+
+    async def _run(self, work: EmbedRequest, record: RequestRecord, receive: Receive, send: Send) -> None:
+        async with Interrupt(receive, self._gateway.settings.request_timeout_s):
+            result = await self._embedder.embed(work)
+        record.usage = result.usage
+        record.queue_s = result.timing.queue_s if result.timing is not None else None
+        usage = replies.EmbeddingUsage(result.usage.prompt_tokens, result.usage.prompt_tokens)
+        arguments = (work.model, result.vectors, self._encoding, usage)
+        if sum(map(len, result.vectors)) > THREAD_BYTES:
+            body = await asyncio.to_thread(embeddings_body, *arguments)
+        else:
+            body = embeddings_body(*arguments)
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            await send({"type": "http.response.body", "body": body})
+        except OSError as error:  # how some ASGI servers say that the peer is gone
+            raise ClientDisconnect from error
 
 
 def embeddings_body(model: str, vectors: Sequence[bytes], encoding: Encoding, usage: replies.EmbeddingUsage) -> bytes:

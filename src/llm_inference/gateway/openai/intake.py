@@ -15,6 +15,7 @@ from llm_inference.gateway.openai.fields import RequestFields
 from llm_inference.gateway.openai.sampling import check_capabilities
 from llm_inference.gateway.record import RequestRecord, record_of
 from llm_inference.gateway.state import Gateway, gateway_of
+from llm_inference.gateway.tenants import access
 
 FieldsT = TypeVar("FieldsT", bound=RequestFields)
 
@@ -45,13 +46,15 @@ class Envelope:
 
 
 async def take_in(request: Request, fields: type[FieldsT]) -> Intake[FieldsT]:
-    """Raises from `llm_inference.errors`: full or draining, body, fields, model, capabilities, in this order."""
+    """Raises from `llm_inference.errors`: full or draining, the caller's limits, body, fields, model, capabilities."""
     gateway = gateway_of(request)
+    record = record_of(request.scope)
     gateway.admission.check()
+    if gateway.tenants is not None:
+        gateway.tenants.check(record, request.scope)
     raw = await read_body(request, gateway.settings.max_body_bytes)
     parsed = await decoded(raw, fields.parse)
-    model, engine = gateway.router.resolve(parsed.model)
-    record = record_of(request.scope)
+    model, engine = access.resolve(gateway.router, parsed.model, record.key)
     record.model = model
     check_capabilities(parsed, engine.capabilities, engine.info)
     return Intake(gateway, record, parsed, model, engine)

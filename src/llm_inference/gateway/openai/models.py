@@ -1,4 +1,4 @@
-"""`GET /models` and `GET /models/{id}`: what is served here."""
+"""`GET /models` and `GET /models/{id}`: what is served here, to the key that asks."""
 
 from __future__ import annotations
 
@@ -7,17 +7,22 @@ from starlette.responses import Response
 
 from llm_inference.engine.types import ModelInfo
 from llm_inference.gateway.openai.replies import ModelCard, ModelList, encoder
+from llm_inference.gateway.record import record_of
 from llm_inference.gateway.state import gateway_of
+from llm_inference.gateway.tenants import access
 
 
 async def list_models(request: Request) -> Response:
-    cards = [_card(name, engine.info) for name, engine in gateway_of(request).router.items()]
+    router = gateway_of(request).router
+    names = access.visible(router, record_of(request.scope).key)
+    cards = [_card(name, engine.info) for name, engine in router.items() if name in names]
     return Response(encoder.encode(ModelList(cards)), media_type="application/json")
 
 
 async def get_model(request: Request) -> Response:
     """The id is the rest of the path, slashes included. Raises `ModelNotFoundError`."""
-    name, engine = gateway_of(request).router.resolve(request.path_params["model_id"])
+    key = record_of(request.scope).key
+    name, engine = access.resolve(gateway_of(request).router, request.path_params["model_id"], key)
     return Response(encoder.encode(_card(name, engine.info)), media_type="application/json")
 
 

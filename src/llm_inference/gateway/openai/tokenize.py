@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, nullcontext
+from typing import Any
+
 from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
 
 from llm_inference.engine.base import Engine, Tokenizes
-from llm_inference.engine.types import ChatPrompt, Prompt
+from llm_inference.engine.types import ChatPrompt, GenerateRequest, Prompt
 from llm_inference.errors import InvalidRequestError
 from llm_inference.gateway.openai import values
-from llm_inference.gateway.openai.intake import take_in
+from llm_inference.gateway.openai.intake import Intake, take_in
 from llm_inference.gateway.openai.protocol import DetokenizeRequest, TokenizeRequest
 from llm_inference.gateway.openai.replies import DetokenizeReply, TokenizeReply, encoder
 from llm_inference.gateway.openai.values import fail
@@ -24,7 +28,7 @@ async def tokenize(request: Request) -> Response:
     intake = await take_in(request, TokenizeRequest)
     fields = intake.fields
     prompt = _prompt(fields)
-    with intake.gateway.admission.permit():
+    async with _counted(request, intake):
         result = await _tokenizer(intake.engine, intake.model).tokenize(
             # A chat template writes its own special tokens.
             prompt,
@@ -47,9 +51,20 @@ async def detokenize(request: Request) -> Response:
     if len(tokens) > limit:
         raise fail("tokens", f"holds {len(tokens)} ids; at most {limit} are taken at once.")
     values.check_range(tokens, "tokens", intake.engine.info.vocab_size)
-    with intake.gateway.admission.permit():
+    async with _counted(request, intake):
         text = await _tokenizer(intake.engine, intake.model).detokenize(tokens)
     return Response(encoder.encode(DetokenizeReply(text)), media_type="application/json")
+
+
+@asynccontextmanager
+async def _counted(request: Request, intake: Intake[Any]) -> AsyncIterator[None]:
+    """A permit, and one request of no tokens among the caller's limits."""
+    tenants = intake.gateway.tenants
+    nothing: tuple[GenerateRequest, ...] = ()
+    with intake.gateway.admission.permit():
+        grant = None if tenants is None else tenants.admitted(intake.record, request.scope, intake.engine, nothing)
+        async with grant or nullcontext():
+            yield
 
 
 def _prompt(fields: TokenizeRequest) -> Prompt:

@@ -1,0 +1,115 @@
+"""The table of the ledger: rows are added and summed up, never changed. Synchronous."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from sqlalchemy import BigInteger, Column, Double, Index, Integer, MetaData, Table, Text, func, select
+from sqlalchemy.dialects import postgresql, sqlite
+
+from llm_inference.errors import ConfigError
+from llm_inference.gateway.tenants.database import create_tables, open_database, transaction
+from llm_inference.gateway.tenants.ledger import Entry
+
+_METADATA = MetaData()
+_LEDGER = Table(
+    "ledger",
+    _METADATA,
+    Column("row_id", Text, primary_key=True),
+    Column("time", Double, nullable=False),
+    Column("day", Text, nullable=False),  # UTC, of `time`
+    Column("request_id", Text, nullable=False),
+    Column("key_id", Text, nullable=False),
+    Column("model", Text, nullable=False),
+    Column("route", Text, nullable=False),
+    Column("tier", Text, nullable=False),
+    Column("replica", Text, nullable=False),
+    Column("status", Integer, nullable=False),
+    Column("finish_reason", Text, nullable=False),
+    Column("requests", Integer, nullable=False),
+    Column("prompt_tokens", BigInteger, nullable=False),
+    Column("completion_tokens", BigInteger, nullable=False),
+    Column("cached_tokens", BigInteger, nullable=False),
+    Column("ttft_s", Double),
+    Column("duration_s", Double, nullable=False),
+)
+Index("ledger_time", _LEDGER.c.time)
+
+#: What usage may be grouped by.
+GROUPS = ("key", "model", "day", "month", "tier", "replica", "route", "status")
+_COLUMNS: dict[str, Any] = {
+    "key": _LEDGER.c.key_id,
+    "month": func.substr(_LEDGER.c.day, 1, 7),
+    **{name: _LEDGER.c[name] for name in ("model", "day", "tier", "replica", "route", "status")},
+}
+
+
+class LedgerStore:
+    """Over `sqlite:///FILE` or `postgresql://…`. Methods raise `NotReadyError` when it cannot be reached."""
+
+    def __init__(self, url: str, where: str = "api.ledger") -> None:
+        self._engine = open_database(url, where)
+        self._prepared = False
+
+    def write(self, entries: Sequence[Entry]) -> None:
+        """In one transaction. A row that is there already stays as it is."""
+        dialect = postgresql if self._engine.dialect.name == "postgresql" else sqlite
+        statement = dialect.insert(_LEDGER).on_conflict_do_nothing(index_elements=["row_id"])
+        rows = [
+            {**msgspec.structs.asdict(entry), "day": time.strftime("%Y-%m-%d", time.gmtime(entry.time))}
+            for entry in entries
+        ]
+        with transaction(self._ready()) as connection:
+            connection.execute(statement, rows)
+
+    def usage(self, by: Sequence[str], since: float | None = None, until: float | None = None) -> list[dict[str, Any]]:
+        """Sums for each combination of `by` (of `GROUPS`), in its order; `since` included, `until` not.
+
+        Always with the model, which decides the price: rows of several models are the caller's to join.
+        Raises `ConfigError` for an unknown group.
+        """
+        for name in by:
+            if name not in GROUPS:
+                raise ConfigError(f'--by: "{name}" is not among {", ".join(GROUPS)}')
+        groups = [_COLUMNS[name].label(f"by_{name}") for name in dict.fromkeys((*by, "model"))]
+        sums = [
+            func.sum(_LEDGER.c[name]).label(name)
+            for name in ("requests", "prompt_tokens", "completion_tokens", "cached_tokens", "duration_s")
+        ]
+        query = select(*groups, *sums).group_by(*groups).order_by(*groups)
+        if since is not None:
+            query = query.where(_LEDGER.c.time >= since)
+        if until is not None:
+            query = query.where(_LEDGER.c.time < until)
+        with transaction(self._ready()) as connection:
+            if self._engine.dialect.name == "postgresql":  # a report may take longer than a row
+                connection.exec_driver_sql("SET LOCAL statement_timeout = '10min'")
+            rows = connection.execute(query).mappings().all()
+        return [{name.removeprefix("by_"): _plain(value) for name, value in row.items()} for row in rows]
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    def prepare(self) -> None:
+        """Make the table if it is not there. Raises `NotReadyError`."""
+        self._ready()
+
+    def _ready(self) -> Any:
+        if not self._prepared:
+            create_tables(self._engine, _METADATA)
+            self._prepared = True
+        return self._engine
+
+
+def _day_of(at: float) -> str:
+    return time.strftime("%Y-%m-%d", time.gmtime(at))
+
+
+def _plain(value: Any) -> Any:
+    """Sums of PostgreSQL's big integers come as decimals."""
+    if value is None or isinstance(value, (str, int, float)):
+        return value
+    return int(value) if value == int(value) else float(value)

@@ -1,0 +1,87 @@
+"""How many tokens a request may come to, before it runs: guessed from bytes, counted where the limit is near."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from llm_inference.engine.base import Engine, Tokenizes
+from llm_inference.engine.types import ChatPrompt, EmbedRequest, GenerateRequest, Prompt
+from llm_inference.errors import LLMInferenceError
+
+#: English text in usual vocabularies; what is wrong with it is put right when the request settles.
+BYTES_PER_TOKEN = 4
+#: A token is at least a byte; what a template may add for each message (roles, special tokens) beyond that.
+MESSAGE_TOKENS = 16
+#: What a chat template may say of its own: a default system message, instructions for tools.
+TEMPLATE_TOKENS = 1024
+#: Reserved for an answer whose length neither the request nor a limit bounds.
+DEFAULT_OUTPUT_TOKENS = 512
+
+Work = GenerateRequest | EmbedRequest
+
+
+def estimate(prompts: Iterable[Prompt]) -> int:
+    """Tokens of all prompts, at a guess; exact for token ids."""
+    return sum(
+        len(prompt)
+        if isinstance(prompt, tuple)
+        else max(1, -(-_num_bytes(prompt) // BYTES_PER_TOKEN)) + _num_messages(prompt) * 4
+        for prompt in prompts
+    )
+
+
+def at_most(prompt: Prompt) -> int:
+    """No byte-level tokenizer makes more of `prompt`, nor a template that adds no more than `TEMPLATE_TOKENS`."""
+    if isinstance(prompt, tuple):
+        return len(prompt)
+    template = TEMPLATE_TOKENS if isinstance(prompt, ChatPrompt) else 0
+    return _num_bytes(prompt) + (_num_messages(prompt) + 1) * MESSAGE_TOKENS + template
+
+
+async def count(engine: Engine, prompt: Prompt, *, add_special_tokens: bool = True) -> int:
+    """The prompt's tokens by the engine's tokenizer, or at a guess where it shows none or refuses the prompt."""
+    if isinstance(prompt, tuple):
+        return len(prompt)
+    if engine.capabilities.tokenize and isinstance(engine, Tokenizes):
+        try:
+            return len((await engine.tokenize(prompt, add_special_tokens=add_special_tokens)).token_ids)
+        except LLMInferenceError:
+            pass  # whatever is wrong with the prompt, the engine will say it when it runs
+    return estimate((prompt,))
+
+
+def prompts_of(work: Work) -> tuple[Prompt, ...]:
+    return work.inputs if isinstance(work, EmbedRequest) else (work.prompt,)
+
+
+def output_tokens(work: Work, max_output_tokens: int | None, max_model_len: int) -> int:
+    """Tokens that all choices of `work` may come to."""
+    if isinstance(work, EmbedRequest):
+        return 0
+    sampling = work.sampling
+    each = sampling.max_tokens
+    if each is None:
+        each = min(max_output_tokens or DEFAULT_OUTPUT_TOKENS, max_model_len)
+    return each * max(sampling.n, sampling.best_of or 1, sampling.num_beams)
+
+
+def _num_messages(prompt: Prompt) -> int:
+    return len(prompt.messages) if isinstance(prompt, ChatPrompt) else 0
+
+
+def _num_bytes(prompt: Prompt) -> int:
+    if isinstance(prompt, ChatPrompt):
+        return _text_bytes(prompt.messages) + _text_bytes(prompt.tools)
+    return len(prompt.encode("utf-8", "surrogatepass")) if isinstance(prompt, str) else len(prompt)
+
+
+def _text_bytes(value: Any) -> int:
+    """Bytes of all texts in a JSON value; a template writes keys and numbers as well, which a few bytes each cover."""
+    if isinstance(value, str):
+        return len(value) if value.isascii() else len(value.encode("utf-8", "surrogatepass"))
+    if isinstance(value, dict):
+        return sum(len(key) + 4 + _text_bytes(item) for key, item in value.items() if item is not None)
+    if isinstance(value, (list, tuple)):
+        return sum(4 + _text_bytes(item) for item in value)
+    return 8 if value is not None else 0
