@@ -65,11 +65,19 @@ def references(default_model_dir: Path, prompts: list[str]) -> list[Reference]:
     return references
 
 
-@pytest.fixture(scope="module", params=[True, False], ids=["prefix-cache", "no-prefix-cache"])
+@pytest.fixture(
+    scope="module",
+    params=[("openvino", True), ("openvino", False), ("torch", True), ("torch", False)],
+    ids=lambda param: f"{param[0]}-{'prefix-cache' if param[1] else 'no-prefix-cache'}",
+)
 def llm(request: pytest.FixtureRequest, default_model_dir: Path) -> Iterator[LLM]:
+    runner, enable_prefix_caching = request.param
+    if runner == "openvino":
+        pytest.importorskip("openvino", reason="the extra `cpu` is not installed")
     with LLM(
         str(default_model_dir),
-        enable_prefix_caching=request.param,
+        runner=runner,
+        enable_prefix_caching=enable_prefix_caching,
         kv_cache_memory=2 * 2**30,
         max_num_seqs=16,
         max_model_len=4096,
