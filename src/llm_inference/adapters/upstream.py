@@ -53,7 +53,9 @@ class Upstream:
     async def open(self) -> None:
         """No limit on connections: admission bounds them. TCP_NODELAY is aiohttp's default."""
         if self._session is None:
-            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=60)
+            # Below the 5 s after which uvicorn, and so most of these servers, closes an idle connection: a request
+            # that is sent just then would be lost.
+            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=4)
             self._session = aiohttp.ClientSession(connector=connector, headers=self._headers, auto_decompress=True)
 
     async def close(self) -> None:
