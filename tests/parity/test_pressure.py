@@ -19,12 +19,13 @@ import pytest
 from llm_inference.engine.base import EngineStats
 from llm_inference.engine.types import SamplingParams, TokenLogprob
 from llm_inference.llm import LLM, Completion, RequestOutput
+from llm_inference.native.runner.choice import BLOCK_SIZES, RunnerName
 from tests.parity.prompts import SHORT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 NUM_TOKENS = 40
-NUM_BLOCKS, BLOCK_SIZE = 40, 16
+POOL_TOKENS = 640
 NUM_PREFIXES, NUM_REQUESTS, NUM_UNSEEDED = 4, 24, 4
 TEMPERATURE, TOP_K = 0.9, 8
 TIE = 1e-3
@@ -56,9 +57,17 @@ def cases(repository: Path) -> list[Case]:
     return cases
 
 
+@pytest.fixture(scope="module", params=["openvino", "torch"])
+def runner(request: pytest.FixtureRequest) -> RunnerName:
+    if request.param == "openvino":
+        pytest.importorskip("openvino", reason="the extra `cpu` is not installed")
+    name: RunnerName = request.param
+    return name
+
+
 @pytest.fixture(scope="module")
-def alone(default_model_dir: Path, cases: list[Case]) -> list[RequestOutput]:
-    options = {"max_model_len": 512, "max_num_seqs": 4, "enable_prefix_caching": False}
+def alone(default_model_dir: Path, cases: list[Case], runner: RunnerName) -> list[RequestOutput]:
+    options = {"runner": runner, "max_model_len": 512, "max_num_seqs": 4, "enable_prefix_caching": False}
     with LLM(str(default_model_dir), progress=False, kv_cache_memory=2**28, **options) as llm:
         outputs = [output for case in cases for output in llm.generate(case.prompt, case.sampling)]
         assert llm._core.stats().num_preemptions == 0
@@ -66,9 +75,11 @@ def alone(default_model_dir: Path, cases: list[Case]) -> list[RequestOutput]:
 
 
 @pytest.fixture(scope="module")
-def crowded(default_model_dir: Path, cases: list[Case]) -> Iterator[tuple[list[RequestOutput], EngineStats]]:
+def crowded(
+    default_model_dir: Path, cases: list[Case], runner: RunnerName
+) -> Iterator[tuple[list[RequestOutput], EngineStats]]:
     """All at once, with unseeded neighbours, in a pool that holds a few of them; and the engine's figures after it."""
-    block_bytes = BLOCK_SIZE * 2 * 30 * 3 * 64 * 4  # keys and values, layers, KV heads, head size, float32
+    token_bytes = 2 * 30 * 3 * 64 * 4  # keys and values, layers, KV heads, head size, float32
     unseeded = SamplingParams(temperature=1.0, max_tokens=NUM_TOKENS, ignore_eos=True)
     every = len(cases) // NUM_UNSEEDED
     batch: list[Case] = []
@@ -79,7 +90,8 @@ def crowded(default_model_dir: Path, cases: list[Case]) -> Iterator[tuple[list[R
     with LLM(
         str(default_model_dir),
         progress=False,
-        kv_cache_memory=NUM_BLOCKS * block_bytes,
+        runner=runner,
+        kv_cache_memory=POOL_TOKENS * token_bytes,
         max_model_len=256,
         max_num_seqs=16,
         max_batch_size=len(batch),
@@ -92,17 +104,18 @@ def crowded(default_model_dir: Path, cases: list[Case]) -> Iterator[tuple[list[R
         )
 
 
-def test_the_pool_was_under_pressure(crowded: tuple[list[RequestOutput], EngineStats]) -> None:
+def test_the_pool_was_under_pressure(crowded: tuple[list[RequestOutput], EngineStats], runner: RunnerName) -> None:
     _, stats = crowded
+    num_blocks = POOL_TOKENS // BLOCK_SIZES[runner]
     print(
         f"\n{stats.num_kv_blocks} blocks, {stats.num_steps} steps: {stats.num_preemptions} preemptions, "
         f"{stats.num_evictions} evictions, {stats.prefix_cache_hits} of {stats.prefix_cache_queries} tokens found"
     )
-    assert stats.num_kv_blocks == NUM_BLOCKS
+    assert stats.num_kv_blocks == num_blocks
     assert stats.num_preemptions > 0
     assert stats.num_evictions > 0
     assert stats.prefix_cache_hits > 0
-    assert stats.num_free_kv_blocks == NUM_BLOCKS
+    assert stats.num_free_kv_blocks == num_blocks
     assert stats.num_running == stats.num_waiting == 0
 
 
