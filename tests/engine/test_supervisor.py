@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from llm_inference.engine.supervisor import Child, ChildSpec, ChildState, RestartPolicy
+from llm_inference.engine.supervisor import Child, ChildSpec, ChildState, RestartPolicy, in_public
 from llm_inference.errors import StartupError
 
 FAST = RestartPolicy(max_restarts=3, window_s=60, backoff_s=0.01, max_backoff_s=0.05)
@@ -342,3 +342,12 @@ async def test_last_lines_are_kept_and_long_ones_do_not_block(tmp_path: Path) ->
     await until(lambda: child.last_lines[-1:] == ["end"])
     assert "line 999" in child.last_lines
     await child.stop(grace_s=1)
+
+
+def test_the_last_lines_of_a_child_stay_in_the_log() -> None:
+    """`/health` needs no key; a traceback may hold paths, and parts of requests."""
+    died = "the engine of m was killed by SIGKILL"
+    assert in_public(died) == died
+    assert in_public(f"{died}; its last lines:\n  Traceback …\n  ValueError: secret") == died
+    given_up = f"the engine of m was restarted 5 times in 600 s and is given up; last: {died}"
+    assert in_public(f"{given_up}; its last lines:\n  secret") == given_up

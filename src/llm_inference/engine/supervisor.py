@@ -76,6 +76,11 @@ class ChildSpec:
     policy: RestartPolicy = RestartPolicy()
 
 
+def in_public(reason: str) -> str:
+    """A child's end as anybody may read it: without the lines that the child wrote, which the log has."""
+    return reason.partition("; its last lines:")[0].partition("\n")[0]
+
+
 class Child:
     """One supervised process and its descendants."""
 
@@ -102,8 +107,8 @@ class Child:
 
     @property
     def public_reason(self) -> str:
-        """The same as anybody may read it: without the lines that the child wrote, which the log has."""
-        return self._reason.partition("; its last lines:")[0].partition("\n")[0]
+        """`reason`, `in_public`."""
+        return in_public(self._reason)
 
     @property
     def pid(self) -> int | None:

@@ -25,7 +25,7 @@ from pathlib import Path
 import msgspec
 
 from llm_inference.engine.base import Capabilities, EngineStats, Health
-from llm_inference.engine.supervisor import Child, ChildSpec
+from llm_inference.engine.supervisor import Child, ChildSpec, in_public
 from llm_inference.engine.types import (
     Delta,
     EmbedRequest,
@@ -130,11 +130,11 @@ class NativeEngine:
             return Health(live=True, ready=False, progressing=False, reason=reason)
         if not self._client.connected:
             if self._failure_file.exists():
-                return Health(live=False, ready=False, reason=_in_public(self._failure_file.read_text()))
+                return Health(live=False, ready=False, reason=in_public(self._failure_file.read_text()))
             state = self._child.state.value if self._child is not None else "restarting"
             reason = f"the engine is {state}"
             if self._child is not None and self._child.reason:
-                reason += f": {_in_public(self._child.reason)}"
+                reason += f": {self._child.public_reason}"
             return Health(live=True, ready=False, reason=reason)
         return Health(live=True, ready=True)
 
@@ -253,8 +253,3 @@ class NativeEngine:
 
         logger.warning("%s; waiting for it to come back", reason)
         self._attach = asyncio.create_task(attach(), name="attach")
-
-
-def _in_public(reason: str) -> str:
-    """What anybody may read of a child's end: not the lines that it logged last, which the log has."""
-    return reason.partition("; its last lines:")[0].partition("\n")[0]

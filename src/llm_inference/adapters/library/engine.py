@@ -15,7 +15,7 @@ import itertools
 import logging
 import sys
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from pathlib import Path
 
@@ -30,8 +30,10 @@ from llm_inference.adapters.library.sampling import Translate, worker_sampling
 from llm_inference.adapters.library.wire import WorkerSampling
 from llm_inference.adapters.merging import merged
 from llm_inference.adapters.profile import Profile
+from llm_inference.config.schema import ModelConfig
 from llm_inference.engine.base import Capabilities, EngineStats, Health
-from llm_inference.engine.supervisor import Child, ChildSpec, RestartPolicy
+from llm_inference.engine.registry import EngineContext
+from llm_inference.engine.supervisor import Child, ChildSpec, RestartPolicy, in_public
 from llm_inference.engine.types import Delta, GenerateRequest, ModelInfo, Prompt, TokenizeResult
 from llm_inference.errors import LLMInferenceError, StartupError
 
@@ -117,10 +119,10 @@ class LibraryEngine:
         if self._client.connected:
             return Health(live=True, ready=True)
         if self._failure_file.exists():
-            return Health(live=False, ready=False, reason=_in_public(self._failure_file.read_text()))
+            return Health(live=False, ready=False, reason=in_public(self._failure_file.read_text()))
         reason = f"the engine is {self._child.state.value if self._child is not None else 'restarting'}"
         if self._child is not None and self._child.reason:
-            reason += f": {_in_public(self._child.reason)}"
+            reason += f": {self._child.public_reason}"
         return Health(live=True, ready=False, reason=reason)
 
     def stats(self) -> EngineStats:
@@ -235,6 +237,19 @@ def _with_seed(sampling: WorkerSampling, index: int) -> WorkerSampling:
     return sampling if sampling.seed is None else msgspec.structs.replace(sampling, seed=sampling.seed + index)
 
 
-def _in_public(reason: str) -> str:
-    """What anybody may read of a child's end: not the lines that it logged last, which the log has."""
-    return reason.partition("; its last lines:")[0].partition("\n")[0]
+def open_library(
+    model: ModelConfig,
+    context: EngineContext,
+    profile: Profile,
+    translate: Translate,
+    make_plan: Callable[[ModelConfig, EngineContext], tuple[LibraryPlan, PromptSide]],
+) -> LibraryEngine:
+    """Raises `StartupError`. Whoever owns the worker plans; further gateway workers read that plan."""
+    file = context.run_dir / "plan.json"
+    if context.owns_core:
+        plan, prompts = make_plan(model, context)
+        file.write_bytes(msgspec.json.encode(plan))
+    else:
+        plan = msgspec.json.decode(file.read_bytes(), type=LibraryPlan)
+        prompts = PromptSide.load(model, progress=False)
+    return LibraryEngine(profile, plan, context.run_dir, prompts, translate, owns_worker=context.owns_core)

@@ -11,7 +11,7 @@ import msgspec
 
 from llm_inference.adapters.dialect import json_schema_of, refuse, regex_of
 from llm_inference.adapters.generate_prompt import PromptSide
-from llm_inference.adapters.library.engine import LibraryEngine
+from llm_inference.adapters.library.engine import open_library
 from llm_inference.adapters.library.interpreter import Library
 from llm_inference.adapters.library.onnx_model import ONNXModel, find_model
 from llm_inference.adapters.library.plan import (
@@ -174,11 +174,4 @@ def kv_cache_tokens(model: ModelConfig, found: ONNXModel, max_model_len: int) ->
 
 def create(model: ModelConfig, context: EngineContext) -> Engine:
     """Raises `StartupError`."""
-    file = context.run_dir / "plan.json"
-    if context.owns_core:
-        plan, prompts = make_plan(model, context)
-        file.write_bytes(msgspec.json.encode(plan))
-    else:
-        plan = msgspec.json.decode(file.read_bytes(), type=LibraryPlan)
-        prompts = PromptSide.load(model, progress=False)
-    return LibraryEngine(PROFILE, plan, context.run_dir, prompts, translate, owns_worker=context.owns_core)
+    return open_library(model, context, PROFILE, translate, make_plan)

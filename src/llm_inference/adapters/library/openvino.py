@@ -9,11 +9,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import msgspec
-
 from llm_inference.adapters.dialect import GREEDY_BELOW, refuse
 from llm_inference.adapters.generate_prompt import PromptSide
-from llm_inference.adapters.library.engine import LibraryEngine
+from llm_inference.adapters.library.engine import open_library
 from llm_inference.adapters.library.interpreter import Library
 from llm_inference.adapters.library.openvino_grammar import translate_grammar
 from llm_inference.adapters.library.openvino_model import OpenVINOModel, find_model
@@ -201,11 +199,4 @@ def num_kv_blocks(model: ModelConfig, found: OpenVINOModel, max_model_len: int, 
 
 def create(model: ModelConfig, context: EngineContext) -> Engine:
     """Raises `StartupError`."""
-    file = context.run_dir / "plan.json"
-    if context.owns_core:
-        plan, prompts = make_plan(model, context)
-        file.write_bytes(msgspec.json.encode(plan))
-    else:
-        plan = msgspec.json.decode(file.read_bytes(), type=LibraryPlan)
-        prompts = PromptSide.load(model, progress=False)
-    return LibraryEngine(PROFILE, plan, context.run_dir, prompts, translate, owns_worker=context.owns_core)
+    return open_library(model, context, PROFILE, translate, make_plan)
