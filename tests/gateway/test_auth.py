@@ -135,8 +135,8 @@ def test_comparison_goes_through_all_keys(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr("llm_inference.gateway.auth.hmac.compare_digest", compare)
     ring = KeyRing(["a", "b", "c"])
-    assert ring.accepts("a")
+    assert ring.valid("a") is not None
     assert len(compared) == 3
     assert all(len(left) == len(right) == 32 for left, right in compared)
-    assert not ring.accepts("ü")
+    assert ring.valid("ü") is None
     assert not KeyRing([])

@@ -59,7 +59,9 @@ class KeyConfig(Section):
     routes: ListOf[RouteGroupName] = Field(
         default=("inference", "tokenize", "models"), description="Groups of routes that it may call."
     )
-    tiers: ListOf[Text] = Field(default=("*",), description="Globs of the tiers that it may use.")
+    tiers: ListOf[Text] = Field(
+        default=("*",), description="Globs of its tiers. Kept, not checked: no service has tiers so far."
+    )
     priority: ListOf[int] | None = Field(
         default=None, description="[lowest, highest]: a request's priority is brought into this range."
     )

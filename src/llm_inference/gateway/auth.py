@@ -45,9 +45,6 @@ class KeyRing:
     async def find(self, secret: str) -> ApiKey | None:
         return self.valid(secret)
 
-    def accepts(self, secret: str) -> bool:
-        return self.valid(secret) is not None
-
     def valid(self, secret: str) -> ApiKey | None:
         given = digest_of(secret)
         # A list, not a generator: no early exit, every stored digest is compared.

@@ -104,10 +104,6 @@ class LedgerStore:
         return self._engine
 
 
-def _day_of(at: float) -> str:
-    return time.strftime("%Y-%m-%d", time.gmtime(at))
-
-
 def _plain(value: Any) -> Any:
     """Sums of PostgreSQL's big integers come as decimals."""
     if value is None or isinstance(value, (str, int, float)):
