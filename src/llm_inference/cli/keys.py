@@ -46,7 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     create.add_argument("--name", required=True, help="for people")
     create.add_argument("--models", metavar="GLOBS", help="comma-separated; default: all")
     create.add_argument("--routes", metavar="GROUPS", help="of inference, tokenize, models, metrics, admin")
-    create.add_argument("--tiers", metavar="GLOBS", help="comma-separated; kept, not checked: no service has tiers so far")
+    create.add_argument(
+        "--tiers", metavar="GLOBS", help="comma-separated; kept, not checked: no service has tiers so far"
+    )
     create.add_argument("--priority", metavar="LOWEST:HIGHEST", help="range that its requests are brought into")
     create.add_argument("--expires", metavar="WHEN", help="a time from now (12h, 30d) or a date (2027-01-31)")
     limits = create.add_argument_group("limits")
