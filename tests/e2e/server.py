@@ -31,6 +31,16 @@ class RunningServer:
     def log(self) -> str:
         return "\n".join(self.lines)
 
+    def line_with(self, text: str, timeout_s: float = 10) -> str:
+        """The newest line of the log with `text`. The log may be a little behind the answer that it is about."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            for line in reversed(self.lines.copy()):
+                if text in line:
+                    return line
+            time.sleep(0.02)
+        raise AssertionError(f"no line with {text!r} in:\n{self.log}")
+
     def children(self) -> list[int]:
         """Descendants of the server, deepest last."""
         found = [self.process.pid]

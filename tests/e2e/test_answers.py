@@ -118,8 +118,7 @@ def test_the_log_line_of_a_request(server: RunningServer, client: openai.OpenAI,
     client.chat.completions.create(
         model=model, messages=QUESTION, max_tokens=4, extra_headers={"x-request-id": "find-me-in-the-log"}
     )
-    line = next(line for line in reversed(server.lines) if "find-me-in-the-log" in line)
-    fields = json.loads(line)
+    fields = json.loads(server.line_with("find-me-in-the-log"))
     assert fields["prompt_tokens"] > 0
     assert fields["completion_tokens"] == 4
     assert fields["finish_reason"] == "length"
