@@ -4,25 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import shutil
-import tempfile
-from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager
-from pathlib import Path
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 
 from llm_inference.config.schema import ModelConfig
 from llm_inference.engine.base import Engine
 from llm_inference.engine.registry import EngineContext, engine_factory
-
-
-@contextmanager
-def run_directory() -> Generator[Path, None, None]:
-    """A private directory (0700) for sockets and setup files, gone afterwards."""
-    path = Path(tempfile.mkdtemp(prefix="llm-inference-"))
-    try:
-        yield path
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
+from llm_inference.serve.run_directory import run_directory
 
 
 @asynccontextmanager

@@ -29,9 +29,10 @@ from llm_inference.engine.base import Engine
 from llm_inference.engine.registry import EngineContext
 from llm_inference.engine.supervisor import Child
 from llm_inference.errors import StartupError
-from llm_inference.serve.engines import run_directory, start_engines
+from llm_inference.serve.engines import start_engines
 from llm_inference.serve.http import run_gateway
 from llm_inference.serve.listener import bind
+from llm_inference.serve.run_directory import run_directory
 from llm_inference.serve.tenants import check_tenants, limit_server
 from llm_inference.serve.worker import worker_spec
 from llm_inference.telemetry.logging import configure_logging, resolve_format
