@@ -18,9 +18,10 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.t
 RUNTIME := $(VENV)/.runtime-installed
 DEV := $(VENV)/.dev-installed
 EVAL := $(VENV)/.eval-installed
+RAY := $(VENV)/.ray-installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve check format test test-slow conformance test-live test-gpu bench schema clean
+.PHONY: help install serve check format test test-slow conformance test-live test-ray test-gpu bench schema clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -41,7 +42,7 @@ format: $(DEV) ## mend what ruff can mend
 	$(BIN)/ruff format .
 
 test: $(DEV) ## the tests that CI runs
-	$(BIN)/python -m pytest -m "not slow and not gpu and not conformance and not live_engine" $(ARGS)
+	$(BIN)/python -m pytest -m "not slow and not gpu and not conformance and not live_engine and not ray" $(ARGS)
 
 test-slow: $(EVAL) ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow $(ARGS)
@@ -52,6 +53,9 @@ conformance: $(DEV) ## one suite on every engine that is installed; results go t
 
 test-live: $(DEV) ## engines that are libraries, where they are installed
 	$(BIN)/python -m pytest -m live_engine $(ARGS)
+
+test-ray: $(RAY) ## engines in a local Ray cluster
+	$(BIN)/python -m pytest -m ray $(ARGS)
 
 test-gpu: $(DEV) ## the tests that need a GPU
 	$(BIN)/python -m pytest -m gpu $(ARGS)
@@ -78,6 +82,10 @@ $(RUNTIME): pyproject.toml constraints.txt | $(BIN)/python
 
 $(DEV): $(RUNTIME)
 	$(PIP) --quiet -e '.[dev]'
+	@touch $@
+
+$(RAY): $(DEV)
+	$(PIP) --quiet -e '.[dev,ray]'
 	@touch $@
 
 $(EVAL): $(DEV)

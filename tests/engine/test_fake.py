@@ -2,16 +2,13 @@ from __future__ import annotations
 
 import asyncio
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from llm_inference.config.schema import ModelConfig
 from llm_inference.engine.base import Engine, ReportsStats, Tokenizes
 from llm_inference.engine.byte_tokens import BOS_TOKEN_ID
-from llm_inference.engine.fake import FakeEngine, FakeScript, create
-from llm_inference.engine.registry import EngineContext, engine_factory
+from llm_inference.engine.fake import FakeEngine, FakeScript
 from llm_inference.engine.types import ChatPrompt, Delta, GenerateRequest, Grammar, Prompt, SamplingParams
 from llm_inference.errors import ContextLengthError, EngineError, InvalidRequestError
 
@@ -54,14 +51,6 @@ async def test_tokenizer_is_that_of_its_prompts() -> None:
     assert (result.tokens[:2], result.max_model_len) == (("", "h"), 4096)
     assert await engine.detokenize(result.token_ids) == "hé"
     assert (await run(engine, request("hé")))[0].prompt_token_ids == result.token_ids
-
-
-def test_made_from_a_configuration() -> None:
-    context = EngineContext(run_dir=Path("/nowhere"))
-    limited = create(ModelConfig(model="m", engine="fake", max_model_len=64, max_num_seqs=3), context)
-    assert (limited.info.name, limited.info.max_model_len, limited.info.max_batch_size) == ("m", 64, 3)
-    assert create(ModelConfig(model="m", engine="fake"), context).info.max_batch_size == 8
-    assert engine_factory("fake") is create
 
 
 async def test_it_repeats_what_it_was_told() -> None:

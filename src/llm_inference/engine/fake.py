@@ -14,7 +14,6 @@ import re
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -38,10 +37,6 @@ from llm_inference.engine.types import (
     Usage,
 )
 from llm_inference.errors import ContextLengthError, EngineError, InvalidRequestError
-
-if TYPE_CHECKING:
-    from llm_inference.config.schema import ModelConfig
-    from llm_inference.engine.registry import EngineContext
 
 #: The logprob of every chosen token; alternatives follow at one less each.
 LOGPROB = -0.5
@@ -278,12 +273,6 @@ class FakeEngine:
         if isinstance(prompt, ChatPrompt):
             return [str(prompt.messages[-1]["content"])]
         return [prompt if isinstance(prompt, str) else decode(prompt)]
-
-
-def create(model: ModelConfig, context: EngineContext) -> FakeEngine:
-    """`engine: fake` of the configuration: repeats what it is told, with the limits that `model` sets."""
-    batch = model.max_batch_size or model.max_num_seqs or 8
-    return FakeEngine(model.name, max_model_len=model.max_model_len or 4096, max_batch_size=batch)
 
 
 class _Choice:

@@ -17,7 +17,7 @@ from llm_inference.errors import ConfigError
 BUILT_IN = {
     "auto": "llm_inference.serve.auto:create",
     "native": "llm_inference.native.factory:create",
-    "fake": "llm_inference.engine.fake:create",
+    "fake": "llm_inference.engine.fake_factory:create",
     "openai": "llm_inference.adapters.openai:create",
     "vllm": "llm_inference.adapters.vllm:create",
     "sglang": "llm_inference.adapters.sglang:create",
@@ -35,6 +35,7 @@ BUILT_IN = {
     "ollama-native": "llm_inference.adapters.ollama_native:create",
     "openvino": "llm_inference.adapters.library.openvino:create",
     "onnx": "llm_inference.adapters.library.onnx:create",
+    "ray": "llm_inference.adapters.ray.factory:create",
 }
 ENTRY_POINT_GROUP = "llm_inference.engines"
 
@@ -48,6 +49,7 @@ class EngineContext:
     log_level: str = "info"
     log_format: Literal["auto", "json", "console"] = "auto"
     owns_core: bool = True  # False in a further gateway worker: the core is another process's child
+    num_siblings: int = 1  # engines of the same entry that share the machine's memory and CPUs, itself included
 
 
 #: Resolves, checks and plans; raises `StartupError`. The engine it returns is not started.
