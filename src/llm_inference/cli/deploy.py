@@ -1,4 +1,4 @@
-"""Write deployment files for a configuration: Docker, Compose, Kubernetes, Helm, systemd, nginx.
+"""Write deployment files for a configuration: Docker, Compose, Kubernetes, Helm, systemd, nginx, monitoring.
 
 Nothing is built, started or asked; keys never land in the files.
 """
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from llm_inference.deploy.facts import DeploymentFacts
     from llm_inference.deploy.sizing import Figure
 
-HELP = "write files for Docker, Compose, Kubernetes, Helm, systemd or nginx"
-_TARGETS = ("docker", "compose", "kubernetes", "helm", "systemd", "nginx")
+HELP = "write files for Docker, Compose, Kubernetes, Helm, systemd, nginx or monitoring"
+_TARGETS = ("docker", "compose", "kubernetes", "helm", "systemd", "nginx", "monitoring")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,6 +33,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     names.add_argument("--namespace", help="of Kubernetes (llm-inference)")
     names.add_argument("--image", help="of containers (llm-inference:<version>)")
     names.add_argument("--hostname", help="under which clients come through nginx, Ingress or Gateway")
+    names.add_argument(
+        "--server",
+        action="append",
+        dest="servers",
+        metavar="HOST:PORT",
+        help="a server behind nginx, where it is not the configuration's own address; may be repeated",
+    )
     sizes = parser.add_argument_group("sizes")
     sizes.add_argument(
         "--device", choices=("auto", "cpu", "cuda"), help="where native models with device: auto compute"
@@ -98,6 +105,8 @@ def _choices(args: argparse.Namespace) -> Choices:
         "autoscaler", "scale_on", "cache", "storage_class",
     ):  # fmt: skip
         said[key] = getattr(args, key)
+    if args.servers:
+        said["servers"] = tuple(args.servers)
     if args.replicas is not None and args.max_replicas is None:
         said["max_replicas"] = max(args.replicas, Choices().max_replicas)
     return Choices(**{key: value for key, value in said.items() if value is not None})

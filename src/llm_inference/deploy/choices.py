@@ -18,6 +18,7 @@ Cache = Literal["shared", "per-pod"]
 
 _LABEL = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
 _HOST = re.compile(r"(?=.{1,253}$)[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*")
+_SERVER = re.compile(r"([A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}")
 _IMAGE = re.compile(
     r"[a-z0-9][a-z0-9._/-]*(:[0-9]+/[a-z0-9._/-]+)?(:[A-Za-z0-9_][\w.-]{0,127})?(@sha256:[0-9a-f]{64})?"
 )
@@ -31,6 +32,7 @@ class Choices:
     namespace: str = "llm-inference"
     image: str = f"llm-inference:{__version__}"
     hostname: str | None = None
+    servers: tuple[str, ...] = ()
     device: Literal["auto", "cpu", "cuda"] = "auto"
     cpus: int | None = None
     memory_bytes: int | None = None
@@ -55,6 +57,9 @@ class Choices:
         for flag, host in (("--hostname", self.hostname), ("--storage-class", self.storage_class)):
             if host is not None and not _HOST.fullmatch(host):
                 raise ConfigError(f"{flag}: {host!r} is no name of small letters, digits, dashes and dots")
+        for server in self.servers:
+            if not _SERVER.fullmatch(server) or int(server.rpartition(":")[2]) > 65535:
+                raise ConfigError(f"--server: {server!r} is no HOST:PORT such as 10.0.0.5:8000")
         for flag, number in (
             ("--cpus", self.cpus),
             ("--memory", self.memory_bytes),

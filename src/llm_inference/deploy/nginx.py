@@ -22,7 +22,7 @@ def render_nginx(facts: DeploymentFacts) -> dict[str, str]:
         nginx_text,
         facts=facts,
         name=name,
-        upstream=upstream,
+        servers=facts.choices.servers or (upstream,),
         hostname=facts.choices.hostname,
         prefix=api.api_prefix,
         max_body_bytes=api.max_body_bytes,
