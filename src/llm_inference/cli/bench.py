@@ -1,4 +1,4 @@
-"""Measure a server: `bench serve` is a load generator for any OpenAI-compatible one.
+"""Measure: `bench serve` is a load generator for any OpenAI-compatible server; its sisters are in files of their own.
 
 Only reads flags and prints; everything else is `llm_inference.tools.bench`.
 """
@@ -10,10 +10,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from llm_inference.cli import bench_compare, bench_kernels
+
 if TYPE_CHECKING:
     from llm_inference.tools.bench import BenchSettings, Report
 
-HELP = "measure a server"
+HELP = "measure a server, engines side by side, or kernels"
 
 _LENGTH = "N, LOW:HIGH (uniform) or lognormal:MEAN:STD[:MOST]"
 _SERVE = """Measure a running OpenAI-compatible server as its clients see it. Start one first, such as
@@ -23,6 +25,12 @@ _SERVE = """Measure a running OpenAI-compatible server as its clients see it. St
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     subparsers = parser.add_subparsers(title="benchmarks", metavar="BENCHMARK", required=True)
     _add_serve(subparsers.add_parser("serve", help="of a running OpenAI-compatible server", description=_SERVE))
+    for name, help_text, description, add in (
+        ("compare", bench_compare.COMPARE_HELP, bench_compare.COMPARE, bench_compare.add_compare),
+        ("engine", bench_compare.ENGINE_HELP, bench_compare.ENGINE, bench_compare.add_engine),
+        ("kernels", bench_kernels.HELP, bench_kernels.DESCRIPTION, bench_kernels.add_arguments),
+    ):
+        add(subparsers.add_parser(name, help=help_text, description=description))
 
 
 def run(args: argparse.Namespace) -> int:

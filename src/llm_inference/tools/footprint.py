@@ -6,6 +6,7 @@ config.json and headers, never a weight; a hub model that is not cached is not f
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 
@@ -130,9 +131,10 @@ def _native_cpu(model: ModelConfig, spec: ModelSpec) -> tuple[int, int, int, int
     batched = model.max_num_batched_tokens or max(limits["max_num_batched_tokens"], max_num_seqs)
     # Which of the runners the other machine has is not known either: the larger of the two.
     runners = BLOCK_SIZES if model.runner == "auto" else (model.runner,)
-    needs = max(
-        (memory_needs(spec, precision.dtype, model.resolved_quantization, batched, one) for one in runners),
-        key=lambda one: one.weight_bytes + one.workspace_bytes,
+    each = [memory_needs(spec, precision.dtype, model.resolved_quantization, batched, one) for one in runners]
+    needs = dataclasses.replace(
+        max(each, key=lambda one: one.weight_bytes + one.workspace_bytes),
+        kv_bytes_per_token=max(one.kv_bytes_per_token for one in each),
     )
     how = f"computing in {precision.dtype}: {precision.reason}"
     if model_kind(spec.model_type) == "encoder":

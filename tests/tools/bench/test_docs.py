@@ -21,20 +21,46 @@ def page(repository: Path) -> str:
 def test_every_command_is_one(page: str) -> None:
     blocks = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
     lines = [line for block in blocks for line in block.splitlines() if line.startswith("llm-inference bench")]
-    assert len(lines) >= 8
+    assert len(lines) >= 16
     for line in lines:
         args = build_parser().parse_args(shlex.split(line)[1:])
-        from llm_inference.cli.bench import _settings
+        if line.startswith("llm-inference bench serve"):
+            from llm_inference.cli.bench import _settings
 
-        assert _settings(args).api_url.endswith("/v1"), line
+            assert _settings(args).api_url.endswith("/v1"), line
+        elif not line.startswith("llm-inference bench kernels"):
+            from llm_inference.cli.bench_compare import _precisions
+            from llm_inference.cli.bench_compare import _settings as _compare_settings
+            from llm_inference.tools.compare.workloads import NAMES
+
+            assert set(_compare_settings(args).workloads) <= set(NAMES), line
+            assert _precisions(args.precision) is not None
 
 
-def test_every_flag_is_explained(page: str) -> None:
+def test_every_peer_in_a_command_is_one(page: str, repository: Path) -> None:
+    names = re.findall(r"(?:compare|engine)((?: [a-z][\w-]*)+)", page)
+    peers = {path.stem for path in (repository / "benchmarks" / "peers").glob("*.yaml")}
+    found = {word for group in names for word in group.split() if re.fullmatch(r"[a-z]+-[a-z0-9_]+(-\w+)?", word)}
+    assert found
+    assert found <= peers
+
+
+def test_the_example_of_a_contender_is_one(page: str, tmp_path: Path) -> None:
+    from llm_inference.tools.compare.contender import find_contenders
+
+    (block,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "one.yaml").write_text(block)
+    [one] = find_contenders(["one"], tmp_path)
+    assert (one.title, one.bench.gguf) == ("llama.cpp Q8_0", "Q8_0")
+
+
+@pytest.mark.parametrize("name", ["serve", "compare", "engine", "kernels"])
+def test_every_flag_is_explained(page: str, name: str) -> None:
     group = next(action for action in build_parser()._actions if isinstance(action, argparse._SubParsersAction))
     benchmarks = next(
         action for action in group.choices["bench"]._actions if isinstance(action, argparse._SubParsersAction)
     )
-    flags = [name for action in benchmarks.choices["serve"]._actions for name in action.option_strings]
+    flags = [name for action in benchmarks.choices[name]._actions for name in action.option_strings]
     missing = [flag for flag in flags if flag.startswith("--") and flag != "--help" and flag not in page]
     assert missing == []
 

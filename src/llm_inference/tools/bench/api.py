@@ -98,9 +98,14 @@ class Api:
             return None
         return count if count > 0 else None
 
-    async def stream(self, call: Call, scheduled_s: float | None = None) -> Timeline:
-        """Send `call` now and read its stream to the end. Whatever goes wrong is in the timeline's `failure`."""
-        reading = StreamReading()
+    async def stream(
+        self, call: Call, scheduled_s: float | None = None, reading: StreamReading | None = None
+    ) -> Timeline:
+        """Send `call` now and read its stream to the end. Whatever goes wrong is in the timeline's `failure`.
+
+        `reading` takes what comes, for whoever wants to look at it while it comes, or after a cancellation.
+        """
+        reading = StreamReading() if reading is None else reading
         sent_s = self.now_s()
         try:
             await self._read(call, reading)
@@ -134,12 +139,18 @@ class Api:
 
 
 @asynccontextmanager
-async def open_api(settings: BenchSettings, clock: Callable[[], float] = time.perf_counter) -> AsyncIterator[Api]:
-    """A session without a limit on connections (the load decides), kept alive, TCP_NODELAY on (aiohttp's default)."""
+async def open_api(
+    settings: BenchSettings, clock: Callable[[], float] = time.perf_counter, *, keep_alive: bool = True
+) -> AsyncIterator[Api]:
+    """A session without a limit on connections (the load decides), TCP_NODELAY on (aiohttp's default).
+
+    `keep_alive`: connections are used again. Some servers close one that has been idle for seconds at the very moment
+    it is used again; without it every request has a connection of its own.
+    """
     headers = {"content-type": "application/json", "accept": "text/event-stream, application/json"}
     if settings.api_key:
         headers["authorization"] = f"Bearer {settings.api_key}"
-    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=75)
+    connector = aiohttp.TCPConnector(limit=0, **({"keepalive_timeout": 75} if keep_alive else {"force_close": True}))
     async with aiohttp.ClientSession(connector=connector, headers=headers) as session:
         yield Api(session, settings, clock)
 

@@ -38,6 +38,12 @@ class _Choice(msgspec.Struct):
     finish_reason: str | None = None
 
     @property
+    def words(self) -> str:
+        """The answer's own text in this chunk; neither reasoning nor calls."""
+        said = self.text or (self.delta.content if self.delta is not None else None)
+        return said if isinstance(said, str) else ""
+
+    @property
     def says_something(self) -> bool:
         delta = self.delta
         return bool(
@@ -78,9 +84,11 @@ class StreamReading:
 
     Tokens are counted by the usage of each chunk if already the first chunk with a token has one; otherwise every
     chunk that says something counts as one token. Usage that comes at the end alone gives the totals in either case.
+    `keep_text`: `text` is what has been said so far.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, keep_text: bool = False) -> None:
+        self._texts: list[str] | None = [] if keep_text else None
         self._events = EventReader()
         self._arrivals: list[Arrival] = []
         self._counting: Counting | None = None
@@ -89,6 +97,15 @@ class StreamReading:
         self._finish_reason: str | None = None
         self._failure: Failure | None = None
         self.done = False  # nothing more is to come: [DONE], or an error
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that have come, as they are counted chunk by chunk."""
+        return self._num_counted
+
+    @property
+    def text(self) -> str:
+        return "".join(self._texts or ())
 
     def feed(self, data: bytes, now_s: float) -> None:
         """Take what one read brought at `now_s`. What follows an error or [DONE] is not looked at."""
@@ -154,6 +171,8 @@ class StreamReading:
         says_something = False
         for choice in chunk.choices:
             says_something = says_something or choice.says_something
+            if self._texts is not None:
+                self._texts.append(choice.words)
             self._finish_reason = choice.finish_reason or self._finish_reason
         told = None
         if chunk.usage is not None and chunk.usage.completion_tokens is not None:
