@@ -1,4 +1,4 @@
-"""Engines from configuration: plan all, start all, or none."""
+"""Engines from configuration, one or more for each entry: plan all, start all, or none."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from llm_inference.config.schema import ModelConfig
 from llm_inference.engine.base import Engine
 from llm_inference.engine.registry import EngineContext, engine_factory
+from llm_inference.serve.routing import replica_configs
 from llm_inference.serve.run_directory import run_directory
 
 
@@ -21,20 +22,23 @@ async def open_engine(model: ModelConfig, *, progress: bool = True) -> AsyncGene
         context = EngineContext(run_dir=run_dir, progress=progress, log_level="warning", log_format="console")
         engines = await start_engines((model,), context)
         try:
-            yield engines[model.name]
+            yield next(iter(engines.values()))
         finally:
-            await engines[model.name].stop(grace_s=0)
+            for engine in engines.values():
+                await engine.stop(grace_s=0)
 
 
 async def start_engines(models: tuple[ModelConfig, ...], context: EngineContext) -> dict[str, Engine]:
-    """Plan all, then start all in order. If one is refused, those already started are stopped."""
+    """By replica id: plan all, then start all in order. If one is refused, those already started are stopped."""
     planned: dict[str, Engine] = {}
     for index, model in enumerate(models):
-        run_dir = context.run_dir / f"model-{index}"
-        run_dir.mkdir(mode=0o700, exist_ok=True)
-        own_context = dataclasses.replace(context, run_dir=run_dir)
-        # In a thread: downloads and conversions take a while, and signals must still be heard.
-        planned[model.name] = await asyncio.to_thread(engine_factory(model.engine), model, own_context)
+        replicas = replica_configs(model)
+        for number, (replica_id, own_model) in enumerate(replicas.items()):
+            run_dir = context.run_dir / (f"model-{index}" if len(replicas) == 1 else f"model-{index}-{number}")
+            run_dir.mkdir(mode=0o700, exist_ok=True)
+            own_context = dataclasses.replace(context, run_dir=run_dir, num_siblings=len(replicas))
+            # In a thread: downloads and conversions take a while, and signals must still be heard.
+            planned[replica_id] = await asyncio.to_thread(engine_factory(own_model.engine), own_model, own_context)
     started: list[Engine] = []
     try:
         for engine in planned.values():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import signal
 import socket
@@ -15,20 +16,27 @@ import uvicorn
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 
+from llm_inference.config.admission import AdmissionConfig
 from llm_inference.config.schema import ApiConfig, ModelConfig, ServerConfig
 from llm_inference.engine.base import Embeds, Engine
 from llm_inference.engine.types import EmbedRequest, GenerateRequest, SamplingParams
 from llm_inference.errors import LLMInferenceError
+from llm_inference.gateway.admission.rules import NO_QUEUE, AdmissionRules, DegradeRule
 from llm_inference.gateway.app import create_app
+from llm_inference.gateway.canary import Canary
+from llm_inference.gateway.routing.router import Router
 from llm_inference.gateway.settings import GatewaySettings
 from llm_inference.serve.connection import BoundedConnection
+from llm_inference.serve.routing import replica_ids, routing_table
+from llm_inference.serve.telemetry import metrics_of, running_tracing, shared_metrics
 from llm_inference.serve.tenants import running_tenants
-from llm_inference.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 
 WARMUP_TOKENS = 10
 BACKLOG = 2048
+#: Containers made and not yet freed after which the youngest are searched for cycles; 700 by default.
+GC_THRESHOLD = 20_000
 
 
 async def run_gateway(
@@ -39,15 +47,32 @@ async def run_gateway(
     *,
     warm_up: bool,
     on_listening: Callable[[], None],
+    worker: int | None = None,
 ) -> None:
-    """Serve HTTP until SIGTERM or SIGINT, then drain. Engines are the caller's to stop."""
+    """Serve HTTP until SIGTERM or SIGINT, then drain. Engines are the caller's to stop.
+
+    `worker`: which of several gateway processes this is.
+    """
     aliases = {alias: model.name for model in config.models for alias in model.aliases}
-    settings = gateway_settings(config.api, aliases)
+    settings = gateway_settings(
+        config.api,
+        aliases,
+        admission_rules(config.admission),
+        redact_prompts=config.telemetry.redact_prompts,
+    )
     registry = CollectorRegistry()
-    metrics = Metrics(registry)
-    async with running_tenants(config, metrics, run_dir) as tenants:
-        app = create_app(engines, settings, registry=registry, metrics=metrics, tenants=tenants)
-        await _serve(app, config, engines, listener, warm_up=warm_up, on_listening=on_listening)
+    metrics = metrics_of(config, engines, worker=worker, registry=registry)
+    async with (
+        running_tracing(config) as tracing,
+        shared_metrics(config, metrics, run_dir),
+        running_tenants(config, metrics, run_dir) as tenants,
+    ):
+        router = Router(routing_table(config.models, engines))
+        app = create_app(router, settings, registry=registry, metrics=metrics, tenants=tenants, tracing=tracing)
+        try:
+            await _serve(app, config, engines, listener, warm_up=warm_up, on_listening=on_listening)
+        finally:
+            await router.close()
 
 
 async def _serve(
@@ -68,6 +93,7 @@ async def _serve(
             log_config=None,
             log_level="warning",  # its start and stop lines say less than ours
             access_log=False,
+            proxy_headers=False,  # whose word is believed is api.trusted_proxies' business
             lifespan="off",
             ws="none",
             server_header=False,
@@ -90,13 +116,18 @@ async def _serve(
         gateway.begin_warm_up()
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     warming: asyncio.Task[None] | None = None
+    canary: asyncio.Task[None] | None = None
     waiting = asyncio.create_task(stopping.wait())
     try:
         while not server.started and not serving.done():  # noqa: ASYNC110 - uvicorn has no event for it
             await asyncio.sleep(0.01)
         on_listening()
+        _spare_garbage_collection()
         if warm_up:
             warming = asyncio.create_task(_warm_up(config.models, engines, gateway.end_warm_up))
+            if config.telemetry.canary_interval_s is not None:  # of several workers one is enough
+                asking = Canary(gateway.engines, gateway.metrics, gateway.canary_results)
+                canary = asyncio.create_task(asking.run(config.telemetry.canary_interval_s))
         await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
         gateway.begin_drain()
         logger.info("stopping: running requests may finish for %.0f s", config.api.shutdown_grace_s)
@@ -114,24 +145,45 @@ async def _serve(
             running.cancel()
         await asyncio.gather(*left, return_exceptions=True)  # their last lines and ledger rows are written
     finally:
-        for task in (serving, waiting, warming):
-            if task is not None:
-                task.cancel()
-        await asyncio.gather(serving, waiting, *([warming] if warming else []), return_exceptions=True)
+        tasks = [task for task in (serving, waiting, warming, canary) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         for signum in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(signum)
 
 
-def gateway_settings(api: ApiConfig, aliases: Mapping[str, str]) -> GatewaySettings:
+def admission_rules(config: AdmissionConfig) -> AdmissionRules:
+    return AdmissionRules(
+        max_queue_requests=config.max_queue_requests,
+        max_queue_tokens=config.max_queue_tokens,
+        max_wait_s=config.max_wait_s,
+        ageing_s=config.ageing_s,
+        max_kv_cache_usage=config.max_kv_cache_usage,
+        shares=dict(config.shares),
+        degrade=tuple(DegradeRule(rule.when_queue_above, rule.max_tokens) for rule in config.degrade),
+    )
+
+
+def gateway_settings(
+    api: ApiConfig,
+    aliases: Mapping[str, str],
+    admission: AdmissionRules = NO_QUEUE,
+    *,
+    redact_prompts: bool = True,
+) -> GatewaySettings:
     return GatewaySettings(
         api_prefix=api.api_prefix,
         api_keys=tuple(key.get_secret_value() for key in api.api_keys),
         open_metrics=api.open_metrics,
+        page=api.page,
         cors_origins=tuple(api.cors_origins),
         max_body_bytes=api.max_body_bytes,
         request_timeout_s=api.request_timeout_s,
         max_concurrent_requests=api.max_concurrent_requests,
+        admission=admission,
         log_prompts=api.log_prompts,
+        redact_prompts=redact_prompts,
         aliases=dict(aliases),
     )
 
@@ -139,27 +191,42 @@ def gateway_settings(api: ApiConfig, aliases: Mapping[str, str]) -> GatewaySetti
 async def _warm_up(models: tuple[ModelConfig, ...], engines: Mapping[str, Engine], done: Callable[[], None]) -> None:
     """A few tokens for each warm-up prompt, or a vector: first-use costs are paid before the first user comes."""
     for model in models:
-        engine = engines[model.name]
-        begun = time.monotonic()
-        ignore_eos = engine.capabilities.support("ignore_eos") != "refused"
-        for number, prompt in enumerate(model.warmup):
-            request = GenerateRequest(
-                request_id=f"warm-up-{number}",
-                model=model.name,
-                prompt=prompt,
-                sampling=SamplingParams(max_tokens=WARMUP_TOKENS, temperature=0.0, ignore_eos=ignore_eos),
-            )
-            try:
-                if engine.capabilities.generate:
-                    async for _ in engine.generate(request):
-                        pass
-                elif isinstance(engine, Embeds):
-                    await engine.embed(EmbedRequest(request_id=request.request_id, model=model.name, inputs=(prompt,)))
-            except LLMInferenceError as exc:
-                logger.warning("warm-up prompt %d of %s failed: %s", number, model.name, exc.message)
-        if model.warmup:
-            logger.info("%s is warm after %.1f s", model.name, time.monotonic() - begun)
+        for replica_id in replica_ids(model):
+            begun = time.monotonic()
+            await _warm(model, engines[replica_id])
+            if model.warmup:
+                logger.info("%s is warm after %.1f s", replica_id, time.monotonic() - begun)
     done()
+
+
+async def _warm(model: ModelConfig, engine: Engine) -> None:
+    ignore_eos = engine.capabilities.support("ignore_eos") != "refused"
+    for number, prompt in enumerate(model.warmup):
+        request = GenerateRequest(
+            request_id=f"warm-up-{number}",
+            model=model.name,
+            prompt=prompt,
+            sampling=SamplingParams(max_tokens=WARMUP_TOKENS, temperature=0.0, ignore_eos=ignore_eos),
+        )
+        try:
+            if engine.capabilities.generate:
+                async for _ in engine.generate(request):
+                    pass
+            elif isinstance(engine, Embeds):
+                await engine.embed(EmbedRequest(request_id=request.request_id, model=model.name, inputs=(prompt,)))
+        except LLMInferenceError as exc:
+            logger.warning("warm-up prompt %d of %s failed: %s", number, model.name, exc.message)
+
+
+def _spare_garbage_collection() -> None:
+    """Collect cycles less often, and never look through what is here now: it lives as long as the process.
+
+    A request makes hundreds of short-lived containers and hardly a cycle; by Python's own settings looking for them
+    took a seventh of the time of small requests.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(GC_THRESHOLD, 20, 20)
 
 
 class _Server(uvicorn.Server):

@@ -33,9 +33,11 @@ from llm_inference.serve.engines import start_engines
 from llm_inference.serve.http import run_gateway
 from llm_inference.serve.listener import bind
 from llm_inference.serve.run_directory import run_directory
+from llm_inference.serve.telemetry import metrics_server
 from llm_inference.serve.tenants import check_tenants, limit_server
 from llm_inference.serve.worker import worker_spec
 from llm_inference.telemetry.logging import configure_logging, resolve_format
+from llm_inference.telemetry.tracing import check_installed
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +50,8 @@ def run(config: ServerConfig) -> int:
     started = time.monotonic()
     _allow_many_connections()
     check_tenants(config)
+    if config.telemetry.traces:
+        check_installed()
     listener = bind(config.api)
     try:
         with run_directory() as run_dir:
@@ -93,7 +97,7 @@ async def _serve_workers(config: ServerConfig, listener: socket.socket, run_dir:
     for signum in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(signum, stopping.set)
     try:
-        async with limit_server(config, run_dir):
+        async with limit_server(config, run_dir), metrics_server(engines, run_dir):
             await asyncio.gather(*(worker.start() for worker in workers))
             _announce(config, reserved, started)
             await stopping.wait()
@@ -145,5 +149,5 @@ def _announce(config: ServerConfig, listener: socket.socket, started: float) -> 
         where = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         if not (api.api_keys or api.keys or api.key_store) and host not in ("127.0.0.1", "::1"):
             logger.warning("anybody who reaches %s may use it: set api.api_keys or --api-key, or bind 127.0.0.1", where)
-    names = ", ".join(model.name for model in config.models)
+    names = ", ".join(dict.fromkeys(model.name for model in config.models))
     logger.info("serving %s on %s (%.1f s after start)", names, where, time.monotonic() - started)

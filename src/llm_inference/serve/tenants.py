@@ -119,6 +119,7 @@ async def running_tenants(config: ServerConfig, metrics: Metrics, run_dir: Path)
         prices=prices(config),
         proxies=TrustedProxies(api.trusted_proxies),
         ledger=ledger,
+        ledger_sums=ledger_store,
     )
     if isinstance(limits, MemoryLimits):
         await _carry_over(config, limits, ledger_store)

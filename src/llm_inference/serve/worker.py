@@ -50,7 +50,7 @@ def worker_spec(config: ServerConfig, run_dir: Path, index: int) -> ChildSpec:
 def main() -> int:
     run_dir, index = Path(sys.argv[1]), int(sys.argv[2])
     config = ServerConfig.model_validate(json.loads((run_dir / CONFIG_FILE).read_text()))
-    configure_logging(config.api.log_level, config.api.log_format, sys.stderr)
+    configure_logging(config.api.log_level, config.api.log_format, sys.stderr, worker=index)
     try:
         code: int = uvloop.run(_serve(config, run_dir, index))
         return code
@@ -77,6 +77,7 @@ async def _serve(config: ServerConfig, run_dir: Path, index: int) -> int:
             run_dir,
             warm_up=index == 0,
             on_listening=(run_dir / f"worker-{index}.ready").touch,
+            worker=index,
         )
     finally:
         for engine in engines.values():

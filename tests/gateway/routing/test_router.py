@@ -4,12 +4,12 @@ import pytest
 
 from llm_inference.engine.fake import FakeEngine
 from llm_inference.errors import InvalidRequestError, ModelNotFoundError
-from llm_inference.gateway.router import Router
+from llm_inference.gateway.routing.router import Router
 
 
 def test_names() -> None:
     one, two = FakeEngine("org/one"), FakeEngine("two")
-    router = Router({"org/one": one, "two": two})
+    router = Router.of_engines({"org/one": one, "two": two})
     assert len(router) == 2
     assert router.resolve("org/one") == ("org/one", one)
     assert dict(router.items()) == {"org/one": one, "two": two}
@@ -24,7 +24,7 @@ def test_names() -> None:
 
 def test_aliases_lead_to_the_served_name() -> None:
     one = FakeEngine("one")
-    router = Router({"one": one}, {"uno": "one"})
+    router = Router.of_engines({"one": one}, {"uno": "one"})
     assert router.resolve("uno") == router.resolve("one") == ("one", one)
     assert [name for name, _ in router.items()] == ["one"]
     with pytest.raises(ModelNotFoundError, match="Did you mean 'uno'"):
@@ -33,8 +33,8 @@ def test_aliases_lead_to_the_served_name() -> None:
 
 def test_a_single_model_need_not_be_named() -> None:
     one = FakeEngine("one")
-    assert Router({"one": one}).resolve(None) == ("one", one)
+    assert Router.of_engines({"one": one}).resolve(None) == ("one", one)
     with pytest.raises(ModelNotFoundError):
-        Router({"one": one}).resolve("")
+        Router.of_engines({"one": one}).resolve("")
     with pytest.raises(InvalidRequestError, match="nothing"):
-        Router({}).resolve(None)
+        Router.of_engines({}).resolve(None)
