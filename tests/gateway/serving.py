@@ -18,8 +18,10 @@ from prometheus_client import CollectorRegistry
 from llm_inference.engine.base import Engine
 from llm_inference.engine.fake import FakeEngine, FakeScript
 from llm_inference.gateway.app import create_app
+from llm_inference.gateway.routing.router import Router
 from llm_inference.gateway.settings import GatewaySettings
 from llm_inference.gateway.tenants.tenants import Tenants
+from llm_inference.telemetry.tracing import Tracing
 
 MESSAGES = [{"role": "user", "content": "hello"}]
 
@@ -97,13 +99,21 @@ async def serving(
     *,
     engine: FakeEngine | None = None,
     others: Mapping[str, Engine] | None = None,
+    router: Router | None = None,
     tenants: Tenants | None = None,
+    tracing: Tracing | None = None,
     **settings: Any,
 ) -> AsyncIterator[Service]:
-    """A gateway over one fake engine (and `others`), served by uvicorn."""
+    """A gateway over one fake engine (and `others`), or over what is behind `router`, served by uvicorn."""
     engine = engine or FakeEngine("fake", script=script)
     engines: dict[str, Engine] = {engine.info.name: engine, **(others or {})}
-    app = create_app(engines, GatewaySettings(**settings), registry=CollectorRegistry(), tenants=tenants)
+    app = create_app(
+        router or engines,
+        GatewaySettings(**settings),
+        registry=CollectorRegistry(),
+        tenants=tenants,
+        tracing=tracing,
+    )
     server = _Server(uvicorn.Config(app, port=0, log_config=None, access_log=False, ws="none", lifespan="off"))
     task = asyncio.create_task(server.serve())
     while not server.started:

@@ -35,7 +35,11 @@ PATHS = [
     "/metrics/",
     "/docs",
     "/openapi.json",
-    "/",
+    "/ui",
+    "/ui/",
+    "/ui/nothing.js",
+    "/status.json",
+    "/usage.json",
     "/nowhere",
 ]
 

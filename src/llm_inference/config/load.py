@@ -25,6 +25,11 @@ from llm_inference.errors import ConfigError
 DEFAULT = "default"
 
 
+#: Sections that stand at the top, also beside the keys of a single model.
+_TOP = tuple(name for name in ServerConfig.model_fields if name != "models")
+_WRITTEN_TOP = tuple((section,) for section in _TOP)
+
+
 @dataclass(frozen=True, slots=True)
 class Override:
     """A flag's value: `path` is ("api", key) or ("model", key), the latter for the only model there is."""
@@ -71,10 +76,12 @@ class _Draft:
         if not isinstance(data, dict):
             raise ConfigError(f"{document.source}: must be a mapping of keys such as `model:` and `api:`")
         # `api:` with nothing under it is as good as no `api:`; so are a model's sections.
-        data = {key: value for key, value in data.items() if key != "$schema" and (key != "api" or value is not None)}
+        data = {
+            key: value for key, value in data.items() if key != "$schema" and (key not in _TOP or value is not None)
+        }
         if "models" not in data:
-            model = _without_empty_sections({key: value for key, value in data.items() if key != "api"})
-            long = {key: value for key, value in data.items() if key == "api"}
+            model = _without_empty_sections({key: value for key, value in data.items() if key not in _TOP})
+            long = {key: value for key, value in data.items() if key in _TOP}
             return cls(document, {**long, "models": [model]}, short_form=True)
         stray = [key for key in data if key in ModelConfig.model_fields]
         if stray:
@@ -194,7 +201,7 @@ class _Draft:
         return path[2:] if self._short_form and path[:1] == ("models",) else path
 
     def _long(self, written: KeyPath) -> KeyPath:
-        return ("models", 0, *written) if self._short_form and written[:1] != ("api",) else written
+        return ("models", 0, *written) if self._short_form and written[:1] not in _WRITTEN_TOP else written
 
     def _value(self, path: KeyPath) -> Any:
         value: Any = self._data
@@ -212,7 +219,7 @@ class _Draft:
 def _without_empty_sections(model: Any) -> Any:
     if not isinstance(model, dict):
         return model
-    sections = ("generation", "engine_args", "limits")
+    sections = ("generation", "speculation", "engine_args", "limits")
     return {key: value for key, value in model.items() if value is not None or key not in sections}
 
 

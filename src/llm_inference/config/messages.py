@@ -14,7 +14,8 @@ from pydantic_core import ErrorDetails
 
 from llm_inference.config.document import KeyPath
 from llm_inference.config.names import Section, nearest, unknown_in, unknown_key
-from llm_inference.config.schema import ApiConfig, GenerationConfig, ModelConfig
+from llm_inference.config.schema import ApiConfig, GenerationConfig, ModelConfig, ServerConfig, SpeculationConfig
+from llm_inference.config.telemetry import AlertsConfig, TelemetryConfig
 from llm_inference.config.tenants import KeyConfig, LimitsConfig, PriceConfig
 
 _EXPECTED = {
@@ -39,6 +40,9 @@ _ANYWHERE: dict[str, type[BaseModel]] = {
     "key_limits": LimitsConfig,
     "address_limits": LimitsConfig,
     "price": PriceConfig,
+    "speculation": SpeculationConfig,
+    "telemetry": TelemetryConfig,
+    "alerts": AlertsConfig,
 }
 
 
@@ -46,7 +50,7 @@ def known_fields() -> dict[Section, tuple[str, ...]]:
     """The keys of every section; "" is the top level, where one model's keys may stand too."""
     model = tuple(ModelConfig.model_fields)
     return {
-        "": ("api", "models", *model),
+        "": (*ServerConfig.model_fields, *model),
         "api": tuple(ApiConfig.model_fields),
         "model": model,
         "generation": tuple(GenerationConfig.model_fields),

@@ -69,6 +69,8 @@ _MODEL = {
     "kv_cache_memory_bytes": "kv_cache_memory",
     "kv_cache_size": "kv_cache_memory",
     "prefix_caching": "enable_prefix_caching",
+    "speculative_config": "speculation (with method, num_tokens, max_ngram and min_ngram)",
+    "speculative_decoding": "speculation",
     "prefix_cache": "enable_prefix_caching",
     "enable_prefix_cache": "enable_prefix_caching",
     "batch_size": "max_batch_size",

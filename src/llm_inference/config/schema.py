@@ -3,8 +3,10 @@
     ServerConfig
     ├── api: ApiConfig            the HTTP service
     │   └── keys: KeyConfig, …    who may use it, and how much (tenants.py)
-    └── models: ModelConfig, …    one each per served model
-        └── generation: GenerationConfig
+    └── models: ModelConfig, …    one each per deployment: a served model, or a version or tier of it
+        ├── routing: RoutingConfig    how a name's deployments share its requests (routing.py)
+        ├── generation: GenerationConfig
+        └── speculation: SpeculationConfig
 
 Frozen; derived values are properties. Knows nothing of files, flags or environment variables (`load.py`) and nothing of
 which engines exist: a name that no engine has is found where engines are looked up.
@@ -17,7 +19,12 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
+from llm_inference.config.admission import AdmissionConfig
+from llm_inference.config.deployments import check_deployments
+from llm_inference.config.ray import RayConfig
+from llm_inference.config.routing import RoutingConfig, TierName, VersionName
 from llm_inference.config.section import Section
+from llm_inference.config.telemetry import TelemetryConfig
 from llm_inference.config.tenants import KeyConfig, LimitsConfig, LimitsFail, PriceConfig
 from llm_inference.config.values import (
     ByteSize,
@@ -27,6 +34,7 @@ from llm_inference.config.values import (
     ListOf,
     PrecisionName,
     QuantizationName,
+    RemoteUrls,
     Text,
     WarmupPrompts,
 )
@@ -61,6 +69,7 @@ class ApiConfig(Section):
     )
     state_dir: Text | None = Field(default=None, description="Where `sqlite` alone puts its files; null: the user's.")
     open_metrics: bool = Field(default=True, description="With keys: /metrics needs none.")
+    page: bool = Field(default=True, description="Serve the page at /: playground, status, usage.")
     trusted_proxies: ListOf[Text] = Field(
         default=(), description="Addresses and networks whose x-forwarded-for is believed; unix: the Unix socket."
     )
@@ -131,6 +140,25 @@ class GenerationConfig(Section):
     max_tokens: int | None = Field(default=None, ge=1, description="Longest answer where the request says none.")
 
 
+class SpeculationConfig(Section):
+    """`speculation:` tokens that are guessed and computed on trial, several in a step. The answers stay the same."""
+
+    method: Literal["none", "ngram"] = Field(
+        default="none", description="ngram: what followed the same words before, in prompt and answer; none: off."
+    )
+    num_tokens: int = Field(default=8, ge=1, le=32, description="Most tokens that one sequence drafts in a step.")
+    max_ngram: int = Field(default=4, ge=1, le=16, description="Longest run of last tokens that is looked up.")
+    min_ngram: int = Field(default=2, ge=1, le=16, description="Shortest run that is enough for a draft.")
+
+    @model_validator(mode="after")
+    def _lengths_agree(self) -> SpeculationConfig:
+        if self.min_ngram > self.max_ngram:
+            raise ValueError(
+                f"`min_ngram` ({self.min_ngram}) is above `max_ngram` ({self.max_ngram}); lower one or raise the other"
+            )
+        return self
+
+
 class ModelConfig(Section):
     """One entry of `models:`."""
 
@@ -138,10 +166,20 @@ class ModelConfig(Section):
     aliases: ListOf[Text] = Field(default=(), description="Further names that clients may say.")
     model: Text = Field(default=DEFAULT_MODEL, description="Hub id, directory, *.gguf file, or pypi:<package>.")
     engine: Text = Field(default="auto", description="auto, native, or the name of another engine.")
-    url: Text | None = Field(default=None, description="A server that already runs, instead of starting one.")
+    url: RemoteUrls | None = Field(
+        default=None, description="A server that already runs, instead of starting one; a list: one replica each."
+    )
     api_key: SecretStr | None = Field(default=None, min_length=1, description="Key for `url`.")
     engine_args: dict[str, Any] = Field(default={}, description="Passed to the engine as they are.")
-    replicas: int = Field(default=1, ge=1)
+    ray: RayConfig = Field(default=RayConfig(), description="With `engine: ray`: the cluster and the replicas.")
+    replicas: int = Field(default=1, ge=1, le=256, description="Engines of this entry; they share its requests.")
+    version: VersionName | None = Field(default=None, description="Among entries of one name; `name@version` is it.")
+    tier: TierName | None = Field(default=None, description="Among entries of one name: such as golden, int8.")
+    weight: float = Field(default=1.0, ge=0, le=10**6, description="Share of the requests among versions.")
+    shadow: float = Field(
+        default=0.0, ge=0, le=1, description="Share of requests that it gets a copy of, whose answers are thrown away."
+    )
+    routing: RoutingConfig | None = Field(default=None, description="Of the name: said in one of its entries.")
 
     precision: PrecisionName = Field(default="auto", description="dtype and quantization in one word.")
     dtype: DTypeName = Field(default="auto", description="Floating-point format of the computation.")
@@ -165,6 +203,9 @@ class ModelConfig(Section):
     )
     max_batch_size: int | None = Field(default=None, ge=1, description="Prompts in one batch call; null: max_num_seqs.")
     enable_prefix_caching: bool = Field(default=True, description="Reuse the computed beginnings of prompts.")
+    speculation: SpeculationConfig = Field(
+        default=SpeculationConfig(), description="Drafts of next tokens, computed on trial."
+    )
     runner: Literal["auto", "torch", "openvino"] = Field(
         default="auto", description="What computes a decoder in the native engine; auto: the faster one that can."
     )
@@ -211,14 +252,23 @@ class ModelConfig(Section):
     @field_validator("url")
     @classmethod
     def _http_url(cls, url: str | None) -> str | None:
-        if url is not None and (urlsplit(url).scheme not in ("http", "https", "grpc") or not urlsplit(url).netloc):
-            raise ValueError('must begin with http:// or https:// and name a host, such as "http://10.0.0.5:8000"')
+        for one in url.split() if url is not None else ():
+            if urlsplit(one).scheme not in ("http", "https", "grpc") or not urlsplit(one).netloc:
+                raise ValueError('must begin with http:// or https:// and name a host, such as "http://10.0.0.5:8000"')
         return url
 
     @model_validator(mode="after")
     def _key_has_use(self) -> ModelConfig:
         if self.api_key is not None and self.url is None:
             raise ValueError("`api_key` is the key for `url`; the keys that clients must send are `api.api_keys`")
+        return self
+
+    @model_validator(mode="after")
+    def _replicas_are_startable(self) -> ModelConfig:
+        if self.url is not None and self.replicas > 1:
+            raise ValueError("`replicas` is for engines that are started here; give `url` a list, one for each replica")
+        if self.shadow and self.version is None:
+            raise ValueError("`shadow` is for a version that is tried out beside others: give it a `version`")
         return self
 
     @model_validator(mode="after")
@@ -233,6 +283,12 @@ class ModelConfig(Section):
                     f"`precision: {self.precision}` and `{key}: {said}` contradict each other; keep one of the two"
                 )
         return self
+
+    @property
+    def deployment(self) -> str:
+        """What tells this entry from all others: its name, with version and tier where it has them."""
+        version = "" if self.version is None else f"@{self.version}"
+        return self.name + version + ("" if self.tier is None else f":{self.tier}")
 
     @property
     def _precision_bits(self) -> str | None:
@@ -250,21 +306,26 @@ class ModelConfig(Section):
         """The integer half of `precision` and `quantization` together; None: as the checkpoint is."""
         return self._precision_bits or (None if self.quantization == "none" else self.quantization)
 
+    def on_ray(self) -> ModelConfig:
+        """The same model with its engine in replicas on a Ray cluster; itself where it is there or elsewhere already."""
+        if self.engine == "ray" or self.url is not None:
+            return self
+        told = {"engine": self.engine, "replicas": max(self.replicas, self.ray.replicas)}
+        return self.model_copy(update={"engine": "ray", "replicas": 1, "ray": self.ray.model_copy(update=told)})
+
 
 class ServerConfig(Section):
     """The whole file: one service, its models."""
 
     api: ApiConfig = ApiConfig()
+    admission: AdmissionConfig = AdmissionConfig()
+    telemetry: TelemetryConfig = TelemetryConfig()
     models: ListOf[ModelConfig] = Field(default=(ModelConfig(),), json_schema_extra={"minItems": 1})
 
     @field_validator("models")
     @classmethod
-    def _names_differ(cls, models: tuple[ModelConfig, ...]) -> tuple[ModelConfig, ...]:
+    def _deployments_agree(cls, models: tuple[ModelConfig, ...]) -> tuple[ModelConfig, ...]:
         if not models:
             raise ValueError("must not be empty; without the key the default model is served")
-        seen: set[str] = set()
-        for name in (name for model in models for name in (model.name, *model.aliases)):
-            if name in seen:
-                raise ValueError(f'two models are named "{name}"; give each its own `name`')
-            seen.add(name)
+        check_deployments(models)
         return models

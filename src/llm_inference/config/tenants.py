@@ -60,7 +60,7 @@ class KeyConfig(Section):
         default=("inference", "tokenize", "models"), description="Groups of routes that it may call."
     )
     tiers: ListOf[Text] = Field(
-        default=("*",), description="Globs of its tiers. Kept, not checked: no service has tiers so far."
+        default=("*",), description="Globs of the tiers that it may use; the first that fits is its default."
     )
     priority: ListOf[int] | None = Field(
         default=None, description="[lowest, highest]: a request's priority is brought into this range."

@@ -55,6 +55,15 @@ def parse_quantization(value: Any) -> Any:
     return value.lower() if isinstance(value, str) else value
 
 
+def parse_urls(value: Any) -> Any:
+    """A list of URLs as one text, with spaces between them; anything else unchanged, for the type to judge."""
+    if isinstance(value, (list, tuple)):
+        if not value or not all(isinstance(url, str) and url and not re.search(r"\s", url) for url in value):
+            raise ValueError("must be a URL, or a list of at least one")
+        return " ".join(value)
+    return value
+
+
 def parse_warmup(value: Any) -> Any:
     """False means no prompts; True would say nothing and is refused."""
     if value is False:
@@ -82,6 +91,12 @@ ByteSize = Annotated[
     WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string"}]}),
 ]
 Text = Annotated[str, Field(min_length=1)]
+_URL = {"type": "string", "minLength": 1}
+RemoteUrls = Annotated[
+    Text,
+    BeforeValidator(parse_urls),
+    WithJsonSchema({"anyOf": [_URL, {"type": "array", "minItems": 1, "items": _URL}]}),
+]
 _FLOAT_NAMES = ["auto", "float32", "fp32", "float16", "fp16", "bfloat16", "bf16"]
 DTypeName = Annotated[DType, BeforeValidator(parse_dtype), WithJsonSchema({"enum": _FLOAT_NAMES})]
 PrecisionName = Annotated[

@@ -13,11 +13,11 @@ import time
 from collections.abc import Iterable
 from typing import Protocol
 
-from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from llm_inference.errors import AuthenticationError, LLMInferenceError
 from llm_inference.gateway.failure import response_of
+from llm_inference.gateway.head import header
 from llm_inference.gateway.record import record_of
 from llm_inference.gateway.tenants.key import ApiKey, digest_of, plain_key
 
@@ -69,7 +69,7 @@ class AuthMiddleware:
             return
         error: LLMInferenceError
         try:
-            key = await self._key_of(Headers(scope=scope))
+            key = await self._key_of(scope)
             error = AuthenticationError(
                 "A valid API key is required: send it as `Authorization: Bearer <key>` (or in `x-api-key`)."
             )
@@ -90,11 +90,11 @@ class AuthMiddleware:
     def _is_open(self, scope: Scope) -> bool:
         return scope["type"] == "http" and scope["method"] in ("GET", "HEAD") and scope["path"] in self._open_paths
 
-    async def _key_of(self, headers: Headers) -> ApiKey | None:
-        scheme, _, token = headers.get("authorization", "").partition(" ")
+    async def _key_of(self, scope: Scope) -> ApiKey | None:
+        scheme, _, token = header(scope, b"authorization").partition(" ")
         if scheme.lower() == "bearer" and token.strip():
             key = await self._keys.find(token.strip())
             if key is not None:
                 return key
-        other = headers.get("x-api-key", "")
+        other = header(scope, b"x-api-key")
         return await self._keys.find(other) if other else None

@@ -13,6 +13,7 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 
 from llm_inference.errors import InvalidRequestError, PayloadTooLargeError
+from llm_inference.gateway.head import header
 
 _T = TypeVar("_T")
 
@@ -30,9 +31,9 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
     `InvalidRequestError` for another content type than JSON, `ClientDisconnect` when the client leaves.
     """
     _check_content_type(request)
-    declared = request.headers.get("content-length", "")
+    declared = header(request.scope, b"content-length")
     if declared.isdigit() and int(declared) > max_bytes:
-        if request.headers.get("expect", "").lower() != "100-continue":  # else nothing has been sent yet
+        if header(request.scope, b"expect").lower() != "100-continue":  # else nothing has been sent yet
             await _linger(request)
         raise _too_large(max_bytes)
     chunks: list[bytes] = []
@@ -73,7 +74,7 @@ def _decode(raw: bytes, parse: Callable[[dict[str, Any]], _T]) -> _T:
 
 
 def _check_content_type(request: Request) -> None:
-    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    media_type = header(request.scope, b"content-type").partition(";")[0].strip().lower()
     if media_type == "application/json" or (media_type.startswith("application/") and media_type.endswith("+json")):
         return
     # Browsers may send any other type across origins without asking first, so this is a wall, not a formality.

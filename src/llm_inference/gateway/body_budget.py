@@ -10,7 +10,7 @@ from __future__ import annotations
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from llm_inference.errors import OverloadedError
-from llm_inference.gateway.admission import RETRY_AFTER_S
+from llm_inference.gateway.admission.admission import RETRY_AFTER_S
 
 #: Bodies of the largest size that fit at once. Usual ones are a thousandth of that.
 NUM_LARGEST_BODIES = 4

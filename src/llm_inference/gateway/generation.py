@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Protocol
 
+import msgspec
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -24,6 +26,8 @@ from llm_inference.engine.base import Engine
 from llm_inference.engine.types import Delta, GenerateRequest, Usage
 from llm_inference.errors import EngineError, InvalidRequestError, LLMInferenceError
 from llm_inference.gateway import failure, sse
+from llm_inference.gateway.admission.turn import Turn
+from llm_inference.gateway.bursts import bursts
 from llm_inference.gateway.interrupt import Interrupt
 from llm_inference.gateway.record import RequestRecord, record_of
 from llm_inference.gateway.state import Gateway
@@ -94,28 +98,33 @@ class Run:
         or that never finished.
         """
         unfinished = {(place, index) for place, request in enumerate(self._requests) for index in _choices(request)}
-        async with aclosing(self._merged()) as merged:
-            async for place, delta in merged:
-                self._num_tokens += len(delta.token_ids)
-                if delta.logprobs:
-                    self.num_logprobs += sum(1 + len(entry.top) for entry in delta.logprobs)
-                if delta.usage is not None:
-                    self._usages[place] = delta.usage
-                self._record.saw(delta)
-                if delta.finish_reason is not None:
-                    if delta.finish_reason in ("abort", "error"):
-                        raise EngineError("The engine gave this request up before its end; send it again.")
-                    unfinished.discard((place, delta.index))
-                yield place, delta
+        if len(self._requests) == 1:  # the usual case, without a generator between
+            async with aclosing(self._engine.generate(self._requests[0])) as generator:
+                async for delta in generator:
+                    self._note(0, delta, unfinished)
+                    yield 0, delta
+        else:
+            async with aclosing(self._merged()) as merged:
+                async for place, delta in merged:
+                    self._note(place, delta, unfinished)
+                    yield place, delta
         if unfinished:
             raise EngineError("The engine ended its output without finishing every choice; send the request again.")
 
+    def _note(self, place: int, delta: Delta, unfinished: set[tuple[int, int]]) -> None:
+        self._num_tokens += len(delta.token_ids)
+        if delta.logprobs:
+            self.num_logprobs += sum(1 + len(entry.top) for entry in delta.logprobs)
+        if delta.usage is not None:
+            self._usages[place] = delta.usage
+        self._record.saw(delta)
+        if delta.finish_reason is not None:
+            if delta.finish_reason in ("abort", "error"):
+                raise EngineError("The engine gave this request up before its end; send it again.")
+            unfinished.discard((place, delta.index))
+
     async def _merged(self) -> AsyncGenerator[tuple[int, Delta], None]:
-        if len(self._requests) == 1:
-            async with aclosing(self._engine.generate(self._requests[0])) as generator:
-                async for delta in generator:
-                    yield 0, delta
-            return
+        """Of several prompts, in the order in which they come."""
         queue: asyncio.Queue[tuple[int, Delta | Exception | None]] = asyncio.Queue(_QUEUE_SIZE)
         pumps = [asyncio.create_task(self._pump(place, queue)) for place in range(len(self._requests))]
         try:
@@ -158,21 +167,36 @@ class _GenerationResponse(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         record = record_of(scope)
-        tenants = self._gateway.tenants
-        with self._gateway.admission.permit():
-            grant = None if tenants is None else tenants.admitted(record, scope, self._engine, self._requests)
+        gateway = self._gateway
+        turn = Turn(
+            gateway.admission,
+            scope,
+            receive,
+            record,
+            self._requests,
+            self._engine,
+            limit_s=gateway.settings.request_timeout_s,
+        )
+        async with turn as work:
+            record.admitted = time.perf_counter()
+            if record.trace is not None:
+                context = record.trace.headers()
+                work = [msgspec.structs.replace(one, trace_context=context) for one in work]
+            tenants = gateway.tenants
+            grant = None if tenants is None else tenants.admitted(record, scope, self._engine, work)
             if grant is None:
-                await self._run(self._requests, record, receive, send)
+                await self._run(work, record, turn, send)
                 return
             async with grant as requests:
-                await self._run(requests, record, receive, send)
+                await self._run(requests, record, turn, send)
 
     async def _run(
-        self, requests: Sequence[GenerateRequest], record: RequestRecord, receive: Receive, send: Send
+        self, requests: Sequence[GenerateRequest], record: RequestRecord, turn: Turn[GenerateRequest], send: Send
     ) -> None:
+        record.headers += turn.headers
         run = Run(self._engine, requests, record)
         try:
-            await self._respond(run, Interrupt(receive, self._gateway.settings.request_timeout_s), record, send)
+            await self._respond(run, turn.interrupt(), record, send)
         except OSError as error:  # how some ASGI servers say that the peer is gone
             raise ClientDisconnect from error
         finally:
@@ -195,11 +219,12 @@ class EventStream(_GenerationResponse):
         record.stream = True
         writer = self._writer
         try:
-            async with aclosing(run.deltas()) as deltas, interrupt:  # disarmed before the closing
-                async for place, delta in deltas:
+            # The interrupt is disarmed before the closing.
+            async with aclosing(self._frames(run)) as single, aclosing(bursts(single)) as together, interrupt:
+                async for burst in together:
                     if not record.status:
                         await send({"type": "http.response.start", "status": 200, "headers": list(sse.HEADERS)})
-                    frames = writer.frames(place, delta, run.usage if writer.continuous_usage else None)
+                    frames = b"".join(burst)
                     if frames:
                         await send({"type": "http.response.body", "body": frames, "more_body": True})
                 last = writer.last(run.usage) + sse.DONE
@@ -214,6 +239,13 @@ class EventStream(_GenerationResponse):
                 _LOG.exception("unhandled error in the stream of request %s", record.request_id)
             record.error = failure.body_of(error).code
             await send({"type": "http.response.body", "body": sse.frame(failure.encode(error)), "more_body": False})
+
+    async def _frames(self, run: Run) -> AsyncGenerator[bytes, None]:
+        """Those of each delta, made as it comes: the usage so far is that of then."""
+        writer = self._writer
+        async with aclosing(run.deltas()) as deltas:
+            async for place, delta in deltas:
+                yield writer.frames(place, delta, run.usage if writer.continuous_usage else None)
 
 
 class WholeReply(_GenerationResponse):

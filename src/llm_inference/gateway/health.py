@@ -43,19 +43,7 @@ class VersionReport(msgspec.Struct, frozen=True):
 
 async def health(request: Request) -> Response:
     record_of(request.scope).quiet = True
-    gateway = gateway_of(request)
-    models = await _examine(gateway)
-    status: State = "ok"
-    if not all(model.live for model in models.values()):
-        status = "dead"
-    elif not all(model.progressing for model in models.values()):
-        status = "stalled"
-    elif gateway.admission.draining:
-        status = "shutting_down"
-    elif not all(model.ready for model in models.values()):
-        status = "restarting"
-    elif gateway.warming_up:
-        status = "warming_up"
+    status, models = await examine(gateway_of(request))
     return _reply(HealthReport(status, models), 503 if status in ("dead", "stalled") else 200)
 
 
@@ -80,9 +68,28 @@ async def version(request: Request) -> Response:
 
 async def metrics(request: Request) -> Response:
     record_of(request.scope).quiet = True
+    gateway = gateway_of(request)
+    models = await _examine(gateway)
     # Not in a thread, though it is milliseconds of string work: engines are asked for their load on their own loop.
-    text = gateway_of(request).metrics.exposition()
-    return Response(text, headers={"content-type": CONTENT_TYPE})
+    gateway.metrics.set_health({name: (model.ready, model.progressing) for name, model in models.items()})
+    return Response(await gateway.metrics.scrape(), headers={"content-type": CONTENT_TYPE})
+
+
+async def examine(gateway: Gateway) -> tuple[State, dict[str, ModelHealth]]:
+    """What `/health` says, and of each model."""
+    models = await _examine(gateway)
+    status: State = "ok"
+    if not all(model.live for model in models.values()):
+        status = "dead"
+    elif not all(model.progressing for model in models.values()):
+        status = "stalled"
+    elif gateway.admission.draining:
+        status = "shutting_down"
+    elif not all(model.ready for model in models.values()):
+        status = "restarting"
+    elif gateway.warming_up:
+        status = "warming_up"
+    return status, models
 
 
 async def _examine(gateway: Gateway) -> dict[str, ModelHealth]:

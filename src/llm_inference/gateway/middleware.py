@@ -11,15 +11,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-import uuid
+import secrets
 
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from llm_inference.gateway.failure import response_of
 from llm_inference.gateway.record import RequestRecord, attach, record_of
+from llm_inference.gateway.routing.replica import header_value
 from llm_inference.gateway.tenants.tenants import Tenants
+from llm_inference.gateway.ui.recent import Recent
 from llm_inference.telemetry.metrics import Metrics
+from llm_inference.telemetry.tracing import Tracing
 
 _LOG = logging.getLogger("llm_inference.gateway")
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
@@ -28,9 +31,18 @@ _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
 class RequestContext:
     """Attaches a `RequestRecord` to the scope and finishes it, whatever happens inside."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, tenants: Tenants | None = None) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        metrics: Metrics,
+        tenants: Tenants | None = None,
+        recent: Recent | None = None,
+        tracing: Tracing | None = None,
+    ) -> None:
         self._app = app
         self._metrics = metrics
+        self._recent = recent
+        self._tracing = tracing
         self._ledger = tenants if tenants is not None and tenants.ledger is not None else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -41,12 +53,17 @@ class RequestContext:
         record = RequestRecord(
             request_id=request_id.decode("ascii"), metrics=self._metrics, method=scope["method"], path=scope["path"]
         )
+        if self._tracing is not None:
+            record.trace = self._tracing.begin(scope["headers"])
         attach(scope, record)
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
                 record.status = message["status"]
-                message["headers"] = [*message.get("headers", ()), *record.headers, (b"x-request-id", request_id)]
+                headers = [*message.get("headers", ()), *record.headers, (b"x-request-id", request_id)]
+                if record.replica:
+                    headers.append((b"x-served-by", header_value(record.replica)))
+                message["headers"] = headers
             await send(message)
 
         try:
@@ -57,6 +74,8 @@ class RequestContext:
             raise
         finally:
             record.finish()
+            if self._recent is not None:
+                self._recent.keep(record)
             if self._ledger is not None and record.metered:
                 self._ledger.write_down(record)
 
@@ -90,4 +109,4 @@ def _request_id(scope: Scope) -> bytes:
     for name, value in scope["headers"]:
         if name == b"x-request-id" and _REQUEST_ID.fullmatch(value):
             return bytes(value)
-    return b"req_" + uuid.uuid4().hex.encode()
+    return b"req_" + secrets.token_hex(16).encode()

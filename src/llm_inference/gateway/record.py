@@ -13,8 +13,11 @@ from typing import Any, cast
 from starlette.types import Scope
 
 from llm_inference.engine.types import Delta, Usage
+from llm_inference.gateway import spans
 from llm_inference.gateway.tenants.key import ApiKey
+from llm_inference.telemetry.logging import log_fields
 from llm_inference.telemetry.metrics import Metrics
+from llm_inference.telemetry.tracing import Trace
 
 _SCOPE_KEY = "llm_inference.record"
 _LOG = logging.getLogger("llm_inference.gateway.request")
@@ -22,6 +25,8 @@ _LOG = logging.getLogger("llm_inference.gateway.request")
 #: Of a path in a log line: it is the client's own text.
 _MAX_PATH_CHARS = 512
 
+#: No room (429 by whoever stands in front or behind, 503), or too late.
+_TURNED_AWAY = (429, 503, 504)
 #: The status in logs and metrics of a request whose client left before the response began (nginx's number for it).
 CLIENT_GONE = 499
 
@@ -37,19 +42,24 @@ class RequestRecord:
     route: str = ""  # the template, never what the client sent; "": no route matched
     model: str = ""  # a served name, set once resolved
     key: ApiKey | None = None  # the caller's, where keys are set
+    asked_tier: str = ""  # what the request says, before anybody chose
     tier: str = ""
     replica: str = ""
     stream: bool = False
     status: int = 0  # 0: the response has not begun
     usage: Usage | None = None
+    admitted: float | None = None
+    admission_s: float | None = None  # waited at the door; None: it did not have to
     queue_s: float | None = None
     engine_ttft_s: float | None = None
+    engine_total_s: float | None = None
     finish_reasons: list[str] = field(default_factory=list)
     error: str | None = None
     aborted: bool = False
     metered: bool = False  # the ledger has a row for it
     quiet: bool = False  # probes: no line when all is well
     prompt: Any = None  # only with log_prompts
+    trace: Trace | None = None  # where traces are on
     #: What the response's head says besides its own, whatever the response is.
     headers: tuple[tuple[bytes, bytes], ...] = ()
     started: float = field(default_factory=time.perf_counter)
@@ -73,6 +83,7 @@ class RequestRecord:
             self.queue_s = timing.queue_s if self.queue_s is None else max(self.queue_s, timing.queue_s)
             if self.engine_ttft_s is None:
                 self.engine_ttft_s = timing.ttft_s
+            self.engine_total_s = timing.total_s
 
     @property
     def final_status(self) -> int:
@@ -101,7 +112,12 @@ class RequestRecord:
             prompt_tokens=usage.prompt_tokens if usage else 0,
             completion_tokens=usage.completion_tokens if usage else 0,
             cached_tokens=usage.cached_tokens if usage else 0,
+            tier=self.tier,
+            replica=self.replica,
         )
+        self._measure(status)
+        if self.trace is not None:
+            spans.write(self, total_s)
         if self.quiet and status < 400:
             return
         fields: dict[str, Any] = {
@@ -110,11 +126,14 @@ class RequestRecord:
             "path": self.path[:_MAX_PATH_CHARS],
             "model": self.model or None,
             "key_id": self.key.id if self.key is not None else None,
+            "tier": self.tier or None,
+            "replica": self.replica or None,
             "stream": self.stream,
             "status": status,
             "prompt_tokens": usage.prompt_tokens if usage else None,
             "cached_tokens": usage.cached_tokens if usage else None,
             "completion_tokens": usage.completion_tokens if usage else None,
+            "admission_s": _rounded(self.admission_s),
             "queue_s": _rounded(self.queue_s),
             "ttft_s": _rounded(self.ttft_s),
             "total_s": _rounded(total_s),
@@ -123,7 +142,21 @@ class RequestRecord:
         }
         if self.prompt is not None:
             fields["prompt"] = self.prompt
-        _LOG.info("request", extra={"fields": fields})
+        log_fields(_LOG, "request", fields)
+
+    def _measure(self, status: int) -> None:
+        """What only some requests have: phases in an engine, answers, a reason for being turned away."""
+        metrics = self.metrics
+        if status in _TURNED_AWAY:
+            metrics.rejected(self.error or "")
+        for reason in self.finish_reasons:
+            metrics.count("finished_choices_total", (self.model, reason))
+        if self.engine_total_s is not None and self.queue_s is not None and self.engine_ttft_s is not None:
+            metrics.phases(self.model, queue_s=self.queue_s, ttft_s=self.engine_ttft_s, total_s=self.engine_total_s)
+        if self.first_token is not None and self.usage is not None and self.usage.completion_tokens > 1:
+            gaps = self.usage.completion_tokens - 1
+            seconds = (self.last_token - self.first_token) / gaps
+            metrics.observe("time_per_output_token_seconds", (self.model,), seconds)
 
 
 def attach(scope: Scope, record: RequestRecord) -> None:

@@ -10,9 +10,10 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
-from llm_inference.gateway import health
+from llm_inference.gateway import health, health_detail
 from llm_inference.gateway.openai import batch, chat, completions, embeddings, models, protocol, replies, tokenize
 from llm_inference.gateway.tenants.key import RouteGroup
+from llm_inference.gateway.ui import status, usage
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -103,9 +104,23 @@ TOKENIZER_ROUTES: tuple[Route, ...] = (
     ),
 )
 
+#: At the root: what the page and `llm-inference top` show.
+PAGE_ROUTES: tuple[Route, ...] = (
+    Route("GET", "/status.json", status.status, "How the service is now", answer=status.StatusReport, tag="page"),
+    Route("GET", "/usage.json", usage.usage, "Sums of the ledger", answer=usage.UsageReport, tag="page"),
+)
+
 #: At the root, without a key (auth.OPEN_PATHS).
 PROBE_ROUTES: tuple[Route, ...] = (
     Route("GET", "/health", health.health, "Alive? 503: restart it", answer=health.HealthReport, tag="operation"),
+    Route(
+        "GET",
+        "/health/detail",
+        health_detail.detail,
+        "How the service and its engines are, with reasons",
+        answer=health_detail.DetailReport,
+        tag="operation",
+    ),
     Route("GET", "/ready", health.ready, "Would a request be answered?", answer=health.HealthReport, tag="operation"),
     Route("GET", "/version", health.version, "The version", answer=health.VersionReport, tag="operation"),
     Route("GET", "/metrics", health.metrics, "Prometheus metrics", tag="operation"),
@@ -115,7 +130,7 @@ PROBE_ROUTES: tuple[Route, ...] = (
 def all_routes(prefix: str) -> list[Route]:
     """Every route with its full path. `prefix` is "" or begins with a slash and does not end with one."""
     prefixed = [*API_ROUTES, *(TOKENIZER_ROUTES if prefix else ())]
-    return [*(_under(prefix, route) for route in prefixed), *TOKENIZER_ROUTES, *PROBE_ROUTES]
+    return [*(_under(prefix, route) for route in prefixed), *TOKENIZER_ROUTES, *PAGE_ROUTES, *PROBE_ROUTES]
 
 
 def _under(prefix: str, route: Route) -> Route:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 from typing import cast
 
 from starlette.requests import Request
 
-from llm_inference.engine.base import EngineStats, ReportsStats
-from llm_inference.gateway.admission import Admission
-from llm_inference.gateway.router import Router
+from llm_inference.engine.base import Engine
+from llm_inference.gateway.admission.admission import Admission
+from llm_inference.gateway.canary import CanaryResult
+from llm_inference.gateway.routing.router import Router
 from llm_inference.gateway.settings import GatewaySettings
 from llm_inference.gateway.tenants.tenants import Tenants
+from llm_inference.gateway.ui.recent import Recent
 from llm_inference.telemetry.metrics import Metrics
 
 
@@ -24,7 +27,10 @@ class Gateway:
     metrics: Metrics
     admission: Admission
     tenants: Tenants | None = None
+    recent: Recent = field(default_factory=Recent)
     warming_up: bool = False
+    canary_results: dict[str, CanaryResult] = field(default_factory=dict)
+    started: float = field(default_factory=time.monotonic)
 
     def begin_warm_up(self) -> None:
         """`/ready` says 503 `warming_up` until `end_warm_up`. Requests that come all the same are answered."""
@@ -41,8 +47,9 @@ class Gateway:
         """Wait for the last request in flight. False if `timeout_s` passed first."""
         return await self.admission.wait_idle(timeout_s)
 
-    def engine_loads(self) -> dict[str, EngineStats]:
-        return {name: engine.stats() for name, engine in self.router.items() if isinstance(engine, ReportsStats)}
+    def engines(self) -> dict[str, Engine]:
+        """By replica; of a model that has only one, by its name."""
+        return {replica.id: replica.engine for replica in self.router.replicas()}
 
 
 def gateway_of(request: Request) -> Gateway:

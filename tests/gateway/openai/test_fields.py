@@ -36,7 +36,7 @@ RANGES: dict[str, tuple[list[Any], list[Any]]] = {
     "user": (["somebody", ""], [7]),
     "metadata": ([{}, {"a": "b"}], [[], "x"]),
     "store": ([False], [True, 0, "no"]),
-    "service_tier": (["auto", "default"], ["flex", 1]),
+    "service_tier": (["auto", "default", "int8"], ["", "x" * 257, 1]),
     "modalities": ([["text"]], [["audio"], ["text", "audio"], "text"]),
     "reasoning_effort": (["low", "none"], ["extreme", 1]),
     "chat_template_kwargs": ([{}, {"a": 1}], [[], "x"]),

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import pytest
+from yarl import URL
 
 from llm_inference.engine.fake import FakeEngine
 from llm_inference.gateway.auth import OPEN_PATHS, KeyRing
 from llm_inference.gateway.routes import all_routes
 from llm_inference.gateway.tenants.key import ApiKey, RouteGroup, Scope, digest_of
 from llm_inference.gateway.tenants.tenants import Tenants
-from tests.gateway.serving import MESSAGES, Service, serving
+from llm_inference.gateway.ui.page import Page
+from tests.gateway.serving import MESSAGES, Reply, Service, serving
 
 ALL: tuple[RouteGroup, ...] = ("inference", "tokenize", "models", "metrics", "admin")
 
@@ -26,7 +28,9 @@ def bearer(secret: str) -> dict[str, str]:
 
 async def ask(service: Service, method: str, path: str, **headers: str) -> tuple[int, str | None]:
     body = {"model": "fake", "messages": MESSAGES} if method == "POST" else None
-    reply = await service.request(method, path, json=body, headers=headers)
+    url = URL(service.url + path, encoded=True)  # as it is: the client would resolve `..` itself
+    async with service.session.request(method, url, json=body, headers=headers) as response:
+        reply = Reply(response.status, response.headers, await response.text())
     return reply.status, reply.error["code"] if reply.status >= 400 and method != "HEAD" else None
 
 
@@ -51,7 +55,7 @@ async def test_no_route_answers_without_a_key_however_it_is_spelt() -> None:
     async with serving(tenants=tenants(key("a"))) as service:
         paths = {route.path for route in service.app.routes} | {"/openapi.json", "/docs", "/nowhere"}  # type: ignore[attr-defined]
         assert {route.path for route in all_routes("/v1")} <= paths
-        closed = {path.replace("{model_id:path}", "fake") for path in paths} - OPEN_PATHS
+        closed = {path.replace("{model_id:path}", "fake") for path in paths} - OPEN_PATHS - set(Page("").handlers)
         assert len(closed) > 8
         for path in closed:
             for spelling in spellings(path):

@@ -22,7 +22,7 @@ DEFAULT_MAX_BATCH_SIZE = 128
 async def batch_completions(request: Request) -> Response:
     intake = await take_in(request, BatchCompletionRequest)
     prompts = intake.fields.prompts
-    work = generate_requests(intake.fields, Envelope.new("batch", intake.model), intake.engine.info)
+    work = generate_requests(intake.fields, Envelope.new("batch", intake), intake.engine.info)
     log_prompt(intake, list(prompts))
     return WholeReply(intake.gateway, intake.engine, work, BatchAnswer(len(prompts)))
 

@@ -34,7 +34,7 @@ async def chat_completions(request: Request) -> Response:
     intake = await take_in(request, ChatCompletionRequest)
     fields = intake.fields
     options = check_stream(fields.stream, fields.stream_options)
-    envelope = Envelope.new("chatcmpl", intake.model)
+    envelope = Envelope.new("chatcmpl", intake)
     work = generate_request(fields, envelope, intake.engine.info)
     log_prompt(intake, list(fields.messages))
     if fields.stream:
@@ -145,6 +145,7 @@ class ChatStream:
             self._envelope.created,
             self._envelope.model,
             choices,
+            service_tier=self._envelope.service_tier,
             usage=UNSET if usage is None else replies.usage_reply(usage),
             prompt_token_ids=UNSET if prompt_ids is None else list(prompt_ids),
         )
@@ -219,6 +220,7 @@ class ChatAnswer:
             self._envelope.model,
             [self._reply(index, choice) for index, choice in enumerate(self._choices)],
             replies.usage_reply(usage),
+            service_tier=self._envelope.service_tier,
             prompt_token_ids=list(self._prompt_token_ids or ()) if with_ids else UNSET,
         )
         return replies.encoder.encode(answer)

@@ -28,7 +28,7 @@ async def completions(request: Request) -> Response:
     intake = await take_in(request, CompletionRequest)
     fields = intake.fields
     options = check_stream(fields.stream, fields.stream_options)
-    envelope = Envelope.new("cmpl", intake.model)
+    envelope = Envelope.new("cmpl", intake)
     work = generate_requests(fields, envelope, intake.engine.info)
     log_prompt(intake, list(fields.prompt))
     if fields.stream:
@@ -125,6 +125,7 @@ class CompletionStream:
             self._envelope.created,
             self._envelope.model,
             choices,
+            service_tier=self._envelope.service_tier,
             usage=UNSET if usage is None else replies.usage_reply(usage),
         )
         return sse.frame(replies.encoder.encode(chunk))
@@ -181,6 +182,7 @@ class CompletionAnswer:
             self._envelope.created,
             self._envelope.model,
             choices,
+            service_tier=self._envelope.service_tier,
             usage=replies.usage_reply(usage),
         )
         return replies.encoder.encode(answer)

@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 from llm_inference.engine.base import Embeds, Engine
 from llm_inference.engine.types import EmbedRequest, ModelInfo
 from llm_inference.errors import ContextLengthError, InvalidRequestError
-from llm_inference.gateway.interrupt import Interrupt
+from llm_inference.gateway.admission.turn import Turn
 from llm_inference.gateway.openai import replies, values
 from llm_inference.gateway.openai.intake import Envelope, log_prompt, take_in
 from llm_inference.gateway.openai.protocol import EmbeddingsRequest
@@ -32,7 +32,7 @@ Encoding = Literal["float", "base64"]
 async def embeddings(request: Request) -> Response:
     intake = await take_in(request, EmbeddingsRequest)
     embedder = _embedder(intake.engine, intake.model)
-    work = embed_request(intake.fields, Envelope.new("embd", intake.model), intake.engine.info)
+    work = embed_request(intake.fields, Envelope.new("embd", intake), intake.engine.info)
     log_prompt(intake, list(intake.fields.input))
     return EmbeddingsResponse(intake.gateway, intake.engine, embedder, work, intake.fields.encoding_format)
 
@@ -82,17 +82,27 @@ class EmbeddingsResponse(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         record = record_of(scope)
-        tenants = self._gateway.tenants
-        with self._gateway.admission.permit():
-            grant = None if tenants is None else tenants.admitted(record, scope, self._engine, (self._work,))
+        gateway = self._gateway
+        turn = Turn(
+            gateway.admission,
+            scope,
+            receive,
+            record,
+            (self._work,),
+            self._engine,
+            limit_s=gateway.settings.request_timeout_s,
+        )
+        async with turn as (work,):
+            tenants = gateway.tenants
+            grant = None if tenants is None else tenants.admitted(record, scope, self._engine, (work,))
             if grant is None:
-                await self._run(self._work, record, receive, send)
+                await self._run(work, record, turn, send)
                 return
-            async with grant as (work,):
-                await self._run(work, record, receive, send)
+            async with grant as (granted,):
+                await self._run(granted, record, turn, send)
 
-    async def _run(self, work: EmbedRequest, record: RequestRecord, receive: Receive, send: Send) -> None:
-        async with Interrupt(receive, self._gateway.settings.request_timeout_s):
+    async def _run(self, work: EmbedRequest, record: RequestRecord, turn: Turn[EmbedRequest], send: Send) -> None:
+        async with turn.interrupt():
             result = await self._embedder.embed(work)
         record.usage = result.usage
         record.queue_s = result.timing.queue_s if result.timing is not None else None

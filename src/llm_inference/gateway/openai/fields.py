@@ -161,7 +161,9 @@ class SamplingFields(RequestFields):
     logits_processors: LogitsProcessors = ()
     priority: Annotated[int, Field(ge=-(2**31), le=2**31 - 1)] = 0
     cache_salt: Annotated[str, Field(min_length=1, max_length=256)] | None = None
-    # Annotations of the caller's own, accepted as they are.
+    #: One of the model's tiers; auto and default leave the choice to the service. See `gateway/routing/tiers.py`.
+    service_tier: Annotated[str, Field(min_length=1, max_length=256)] | None = None
+    # Annotations of the caller's own, accepted as they are. `user` also keeps a caller's requests together.
     user: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
@@ -176,7 +178,6 @@ class SamplingFields(RequestFields):
     }
     inert: ClassVar[dict[str, tuple[tuple[Any, ...], str]]] = {
         "store": ((False,), "nothing is stored here; leave it out or send false."),
-        "service_tier": (("auto", "default"), "there are no tiers to choose from; leave it out."),
     }
 
 

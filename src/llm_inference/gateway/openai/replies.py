@@ -102,6 +102,7 @@ class ChatCompletion(msgspec.Struct, frozen=True):
     choices: list[ChatChoice]
     usage: UsageReply
     object: Literal["chat.completion"] = "chat.completion"
+    service_tier: str | UnsetType = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
 
 
@@ -142,6 +143,7 @@ class ChatCompletionChunk(msgspec.Struct, frozen=True):
     model: str
     choices: list[ChatChunkChoice]
     object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
+    service_tier: str | UnsetType = UNSET
     usage: UsageReply | UnsetType = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
 
@@ -166,6 +168,7 @@ class Completion(msgspec.Struct, frozen=True):
     model: str
     choices: list[CompletionChoice]
     object: Literal["text_completion"] = "text_completion"
+    service_tier: str | UnsetType = UNSET
     usage: UsageReply | UnsetType = UNSET
 
 

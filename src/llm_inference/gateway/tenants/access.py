@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from llm_inference.engine.base import Engine
 from llm_inference.errors import InvalidRequestError, ModelNotFoundError, PermissionDeniedError
 from llm_inference.gateway.record import RequestRecord
-from llm_inference.gateway.router import Router
+from llm_inference.gateway.routing.router import Router
+from llm_inference.gateway.routing.table import Target
 from llm_inference.gateway.tenants.key import ApiKey, RouteGroup
 
 
@@ -24,27 +24,27 @@ def check_route(record: RequestRecord, group: RouteGroup) -> None:
         raise PermissionDeniedError(f"{whose} {what}; its operator can make one with `routes: [{group}]`.")
 
 
-def resolve(router: Router, name: str | None, key: ApiKey | None) -> tuple[str, Engine]:
-    """Like `Router.resolve`, as if only the models of `key` were served: others cannot be told from none at all."""
+def find(router: Router, name: str | None, key: ApiKey | None) -> Target:
+    """Like `Router.find`, as if only the models of `key` were served: others cannot be told from none at all."""
     if key is None or key.scope.all_models:
-        return router.resolve(name)
+        return router.find(name)
     allowed = visible(router, key)
     listing = ", ".join(repr(one) for one in allowed) or "none"
     if name is None:
         if len(allowed) == 1:
-            return allowed[0], dict(router.items())[allowed[0]]
+            return router.find(allowed[0])
         raise InvalidRequestError(f"model is required: one of those that this key may use ({listing}).", param="model")
     try:
-        served, engine = router.resolve(name)
+        target = router.find(name)
     except ModelNotFoundError:
-        served, engine = "", None
-    if engine is None or served not in allowed:
+        target = None
+    if target is None or target.group.name not in allowed:
         raise ModelNotFoundError(
             f"The model {name[:200]!r} is not served here, or not for this key; it may use {listing}.", param="model"
         )
-    return served, engine
+    return target
 
 
 def visible(router: Router, key: ApiKey | None) -> list[str]:
     """The served names that the caller may use."""
-    return [name for name, _ in router.items() if key is None or key.scope.may_use_model(name)]
+    return [name for name in router.table.groups if key is None or key.scope.may_use_model(name)]

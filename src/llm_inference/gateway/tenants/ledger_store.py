@@ -65,8 +65,17 @@ class LedgerStore:
         with transaction(self._ready()) as connection:
             connection.execute(statement, rows)
 
-    def usage(self, by: Sequence[str], since: float | None = None, until: float | None = None) -> list[dict[str, Any]]:
+    def usage(
+        self,
+        by: Sequence[str],
+        since: float | None = None,
+        until: float | None = None,
+        *,
+        key: str | None = None,
+    ) -> list[dict[str, Any]]:
         """Sums for each combination of `by` (of `GROUPS`), in its order; `since` included, `until` not.
+
+        `key`: of the key with this id alone; "" is what was used without one.
 
         Always with the model, which decides the price: rows of several models are the caller's to join.
         Raises `ConfigError` for an unknown group.
@@ -84,6 +93,8 @@ class LedgerStore:
             query = query.where(_LEDGER.c.time >= since)
         if until is not None:
             query = query.where(_LEDGER.c.time < until)
+        if key is not None:
+            query = query.where(_LEDGER.c.key_id == key)
         with transaction(self._ready()) as connection:
             if self._engine.dialect.name == "postgresql":  # a report may take longer than a row
                 connection.exec_driver_sql("SET LOCAL statement_timeout = '10min'")

@@ -9,11 +9,13 @@ Whatever is not configured is None here, and costs nothing.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from starlette.types import Scope as AsgiScope
 
@@ -33,6 +35,14 @@ from llm_inference.gateway.tenants.prices import FREE, Price
 _MAX_BLOCKED = 10_000
 
 
+class SumsLedger(Protocol):
+    """`LedgerStore`, as far as reports need it. Synchronous: called in a thread."""
+
+    def usage(self, by: Sequence[str], since: float | None = None, *, key: str | None = None) -> list[dict[str, Any]]:
+        """See `LedgerStore.usage`. Raises `NotReadyError`."""
+        ...
+
+
 @dataclass(slots=True)
 class Tenants:
     """Built by `serve`, which also starts and closes what is in it."""
@@ -45,6 +55,8 @@ class Tenants:
     prices: Mapping[str, Price] = field(default_factory=dict)
     proxies: TrustedProxies = field(default_factory=TrustedProxies)
     ledger: Ledger | None = None
+    ledger_sums: SumsLedger | None = None
+    reading_ledger: asyncio.Lock = field(default_factory=asyncio.Lock)
     #: Names of requests in the counters, apart from those of other processes.
     _prefix: str = field(default_factory=lambda: os.urandom(9).hex())
     _numbers: Iterator[int] = field(default_factory=itertools.count)
