@@ -90,7 +90,7 @@ def fake(choices: Choices | None = None) -> DeploymentFacts:
 CASES = {"cpu": cpu, "vllm": vllm, "gateway": gateway}
 #: (case, target) of every golden folder.
 GOLDEN = (
-    *(("cpu", target) for target in ("docker", "compose", "kubernetes", "helm", "systemd", "nginx")),
+    *(("cpu", target) for target in ("docker", "compose", "kubernetes", "helm", "systemd", "nginx", "monitoring")),
     *(("vllm", target) for target in ("docker", "kubernetes")),
     ("gateway", "kubernetes"),
 )

@@ -100,5 +100,5 @@ def test_another_name_is_used() -> None:
 
 
 def test_the_dashboard_is_json() -> None:
-    board = json.loads(render_compose(cpu())["monitoring/grafana/dashboards/llm-inference.json"])
-    assert len(board["panels"]) == 6
+    board = json.loads(render_compose(cpu())["monitoring/grafana/dashboards/overview.json"])
+    assert len(board["panels"]) == 12

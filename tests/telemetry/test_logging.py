@@ -170,3 +170,15 @@ def test_a_stream_that_cannot_encode_gets_escapes() -> None:
     configure_logging("info", "console", io.TextIOWrapper(raw, encoding="ascii", write_through=True))
     LOG.info("日本")
     assert raw.getvalue().endswith(b"\\u65e5\\u672c\n")
+
+
+def test_a_worker_says_which_it_is() -> None:
+    stream = io.StringIO()
+    configure_logging("info", "json", stream, worker=3)
+    logging.getLogger("llm_inference.x").info("hello")
+    assert json.loads(stream.getvalue())["worker"] == 3
+    configure_logging("info", "json", stream)
+    stream.truncate(0)
+    stream.seek(0)
+    logging.getLogger("llm_inference.x").info("hello")
+    assert "worker" not in json.loads(stream.getvalue())

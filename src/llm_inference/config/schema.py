@@ -307,7 +307,7 @@ class ModelConfig(Section):
         return self._precision_bits or (None if self.quantization == "none" else self.quantization)
 
     def on_ray(self) -> ModelConfig:
-        """The same model with its engine in replicas on a Ray cluster; itself where it is there or elsewhere already."""
+        """The same model with its engine in replicas on a Ray cluster; itself where it is there, or has a `url`."""
         if self.engine == "ray" or self.url is not None:
             return self
         told = {"engine": self.engine, "replicas": max(self.replicas, self.ray.replicas)}

@@ -27,8 +27,8 @@ def render_compose(facts: DeploymentFacts) -> dict[str, str]:
     )
     files["passwords.env.example"] = _PASSWORDS
     files["monitoring/prometheus.yaml"] = monitoring.prometheus(facts, f"llm-inference:{facts.port}")
-    files["monitoring/rules.yaml"] = monitoring.rules()
-    files["monitoring/grafana/dashboards/llm-inference.json"] = monitoring.dashboard()
+    files["monitoring/rules.yaml"] = monitoring.rules(facts.config.telemetry.alerts)
+    files |= monitoring.dashboard_files("monitoring/grafana/dashboards")
     files["monitoring/grafana/provisioning/datasources/prometheus.yaml"] = _DATA_SOURCE
     files["monitoring/grafana/provisioning/dashboards/dashboards.yaml"] = _DASHBOARDS
     return files

@@ -70,7 +70,8 @@ class DeployedConfig:
 def deployed_config(facts: DeploymentFacts, place: Literal["container", "host"]) -> DeployedConfig:
     """`place`: a container has its own paths and listens on every interface; a host keeps what the config says."""
     writer = _Writer(facts, in_container=place == "container")
-    data = {"api": writer.api(), "models": [writer.model(index) for index in range(len(facts.needs))]}
+    telemetry = writer.telemetry()
+    data = {"api": writer.api(), **telemetry, "models": [writer.model(index) for index in range(len(facts.needs))]}
     return DeployedConfig(data, tuple(writer.secrets), writer.comments)
 
 
@@ -93,6 +94,11 @@ class _Writer:
             said["port"] = self._facts.port
         said["log_format"] = "json"
         return said
+
+    def telemetry(self) -> dict[str, Any]:
+        """Under its own key, where anything of it was said."""
+        said = self._section(self._facts.config.telemetry, ("telemetry",))
+        return {"telemetry": said} if said else {}
 
     def model(self, index: int) -> dict[str, Any]:
         model, need = self._facts.config.models[index], self._facts.needs[index]

@@ -65,8 +65,8 @@ def render_kubernetes(facts: DeploymentFacts) -> dict[str, str]:
     for name in _OPTIONAL:
         files |= _component(name, text(name))
     files["components/hpa/prometheus-adapter.values.yaml"] = text("adapter")
-    files |= _component("monitoring", text("monitoring", rules=Raw(monitoring.rules())))
-    files["components/monitoring/dashboard.json"] = monitoring.dashboard()
+    files |= _component("monitoring", text("monitoring", rules=Raw(monitoring.rules(facts.config.telemetry.alerts))))
+    files |= monitoring.dashboard_files("components/monitoring/dashboards")
     if facts.choices.hostname is not None:
         facts.require_keys("--hostname")
         if not facts.config.api.api_prefix:
@@ -146,8 +146,8 @@ def egress_ports(facts: DeploymentFacts) -> list[int]:
     api = facts.config.api
     addresses = [model.url for model in facts.config.models] + [api.limits_store, api.ledger, api.key_store]
     ports = {443} if facts.fetches else set()
-    for address in ",".join(filter(None, addresses)).split(","):
-        parts = urlsplit(address.strip())
+    for address in " ".join(filter(None, addresses)).replace(",", " ").split():
+        parts = urlsplit(address)
         port = parts.port or _DEFAULT_PORTS.get(parts.scheme)
         if port is not None:
             ports.add(port)

@@ -9,6 +9,7 @@ from llm_inference.deploy.docker import render_docker
 from llm_inference.deploy.facts import DeploymentFacts
 from llm_inference.deploy.helm import render_helm
 from llm_inference.deploy.kubernetes import render_kubernetes
+from llm_inference.deploy.monitoring import render_monitoring
 from llm_inference.deploy.nginx import render_nginx
 from llm_inference.deploy.systemd import render_systemd
 
@@ -19,6 +20,7 @@ TARGETS: Mapping[str, Callable[[DeploymentFacts], dict[str, str]]] = {
     "helm": render_helm,
     "systemd": render_systemd,
     "nginx": render_nginx,
+    "monitoring": render_monitoring,
 }
 
 

@@ -46,8 +46,18 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
+class StepSizes(msgspec.Struct, frozen=True):
+    """How large the engine's steps were, as a histogram: how many up to each bound of the metric, and their sum."""
+
+    counts: tuple[int, ...]
+    total: int
+
+
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
-    """A snapshot of an engine's load; what it cannot know is None."""
+    """A snapshot of an engine's load; what it cannot know is None, or not among `known` (None: all is known).
+
+    `per_process`: counted by this gateway process alone; otherwise all of them see the same figures of the engine.
+    """
 
     num_running: int = 0
     num_waiting: int = 0
@@ -62,6 +72,12 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     num_restarts: int = 0
     prompt_tokens: int = 0
     generation_tokens: int = 0
+    num_drafted_tokens: int = 0  # speculation: computed on trial
+    num_accepted_tokens: int = 0  # of them, those that stood
+    step_tokens: StepSizes | None = None
+    step_sequences: StepSizes | None = None
+    known: tuple[str, ...] | None = None
+    per_process: bool = False
 
 
 class Engine(Protocol):
@@ -107,6 +123,15 @@ class Embeds(Protocol):
 
         Raises `RequestError` before anything runs when an input is wrong, `ServiceError` at any time.
         """
+        ...
+
+
+@runtime_checkable
+class ReportsOwnMetrics(Protocol):
+    """Optional power of engines that run elsewhere: the load of the whole engine, whoever sent it."""
+
+    async def own_stats(self) -> EngineStats | None:
+        """Asked of the engine now; None where it does not say. Raises `ServiceError` when it does not answer."""
         ...
 
 

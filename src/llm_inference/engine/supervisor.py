@@ -5,8 +5,9 @@
                             └─StartupError       └──stop()──► stopped    └─budget spent──► failed
 
 A child is found again by a mark in its environment, not by its parent: grandchildren that were orphaned or left the
-process group are killed with it. The mark and the parent-death signal (see `process_shim`) leave no orphans, whoever
-dies first. This module knows nothing of engines, models or sockets.
+session are killed with it; and by its session, since a process that renames itself may write over its environment. The
+mark and the parent-death signal (see `process_shim`) leave no orphans, whoever dies first. This module knows nothing of
+engines, models or sockets.
 """
 
 from __future__ import annotations
@@ -265,12 +266,12 @@ class Child:
             await asyncio.wait({self._reader}, timeout=0.5)
 
     async def _kill(self) -> None:
-        """SIGKILL to the child, its group and every process that carries its mark."""
+        """SIGKILL to the child, its session and every process that carries its mark."""
         process = self._process
         if process is None:
             return
         for _ in range(5):  # a fork may slip in between the look and the kill
-            pids = _marked_pids(self._mark)
+            pids = _family(self._mark, process.pid, leader_lives=process.returncode is None)
             if process.returncode is None:
                 pids.add(process.pid)
             if not pids:
@@ -306,24 +307,27 @@ class Child:
         return "; its last lines:\n  " + "\n  ".join([*before, *(["…"] if before else []), *last]) if lines else ""
 
 
-def _marked_pids(mark: str) -> set[int]:
-    """Processes whose environment carries `mark`. Linux only; elsewhere the child alone is known."""
+def _family(mark: str, session: int, *, leader_lives: bool) -> set[int]:
+    """Processes whose environment carries `mark`, or of the child's `session`. Linux only; elsewhere the child alone.
+
+    A `session` that has a leader although the child is dead is somebody else's: its number was given out again.
+    """
     needle = f"{_MARK}={mark}".encode()
-    found: set[int] = set()
+    marked: set[int] = set()
+    members: set[int] = set()
     proc = Path("/proc")
     if not proc.is_dir():
-        return found
+        return marked
     own = os.getpid()
     for entry in proc.iterdir():
         if not entry.name.isdigit() or int(entry.name) == own:
             continue
-        with contextlib.suppress(OSError):
-            if needle in (entry / "environ").read_bytes().split(b"\0") and not _is_zombie(entry):
-                found.add(int(entry.name))
-    return found
-
-
-def _is_zombie(entry: Path) -> bool:
-    with contextlib.suppress(OSError, IndexError):
-        return (entry / "stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
-    return True
+        with contextlib.suppress(OSError, IndexError, ValueError):
+            state, _, _, its_session, *_ = (entry / "stat").read_text().rsplit(")", 1)[1].split()
+            if state == "Z":
+                continue
+            if int(its_session) == session:
+                members.add(int(entry.name))
+            if needle in (entry / "environ").read_bytes().split(b"\0"):
+                marked.add(int(entry.name))
+    return marked if session in members and not leader_lives else marked | members

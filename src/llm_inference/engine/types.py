@@ -122,6 +122,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     parallel_tool_calls: bool = True
     add_special_tokens: bool = True  # text prompts: let the tokenizer add BOS where the model has one
     extra: dict[str, Any] = msgspec.field(default_factory=dict)  # fields that only one engine knows
+    trace_context: dict[str, str] = msgspec.field(default_factory=dict)  # W3C headers for servers behind us
 
 
 class TokenLogprob(msgspec.Struct, frozen=True):

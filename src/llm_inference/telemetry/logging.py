@@ -20,6 +20,7 @@ import sys
 import unicodedata
 from collections.abc import Mapping
 from datetime import datetime, timezone
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 if TYPE_CHECKING:
@@ -32,20 +33,25 @@ LogFormat = Literal["auto", "json", "console"]
 #: Loggers that follow the asked-for level; everybody else's chatter starts at warning.
 _OURS = ("llm_inference", "uvicorn")
 _UVICORN = ("uvicorn", "uvicorn.error", "uvicorn.access", "uvicorn.asgi")
+_ENCODER = json.JSONEncoder(ensure_ascii=True, allow_nan=False)
 #: Unicode categories that move the cursor, break a line, reorder it or cannot be encoded.
 _UNPRINTABLE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 
-def configure_logging(level: str = "info", format: LogFormat = "auto", stream: TextIO | None = None) -> None:
+def configure_logging(
+    level: str = "info", format: LogFormat = "auto", stream: TextIO | None = None, *, worker: int | None = None
+) -> None:
     """Send every logger of this process, uvicorn's and Python warnings included, through one handler.
 
     `stream` is stderr where it is None. `format` "auto" is "console" on a terminal, else "json". `level` is one of
     debug, info, warning, error, critical. May be called again: the last call counts. Start uvicorn with
-    `log_config=None`, or it puts its own handlers back.
+    `log_config=None`, or it puts its own handlers back. `worker`: of several gateway processes this one's number, which
+    then stands in every JSON line.
     """
     stream = sys.stderr if stream is None else stream
     handler = _SafeHandler(stream)
-    handler.setFormatter(ConsoleFormatter() if resolve_format(format, stream) == "console" else JsonFormatter())
+    console = resolve_format(format, stream) == "console"
+    handler.setFormatter(ConsoleFormatter() if console else JsonFormatter(worker))
     root = logging.getLogger()
     for old in [one for one in root.handlers if isinstance(one, _SafeHandler)]:
         root.removeHandler(old)
@@ -72,12 +78,18 @@ class _SafeHandler(_StreamHandler):
 
     def format(self, record: logging.LogRecord) -> str:
         text = super().format(record)
+        if text.isascii():
+            return text
         encoding = getattr(self.stream, "encoding", None) or "utf-8"
         return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 class JsonFormatter(logging.Formatter):
     """One ASCII-only JSON object a record. A field named like one of ours gets a leading underscore."""
+
+    def __init__(self, worker: int | None = None) -> None:
+        super().__init__()
+        self._worker = worker
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
@@ -86,6 +98,8 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": message_of(record),
         }
+        if self._worker is not None:
+            line["worker"] = self._worker
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         if record.stack_info:
@@ -93,7 +107,7 @@ class JsonFormatter(logging.Formatter):
         for name, value in fields_of(record).items():
             line[name if name not in line else f"_{name}"] = value
         # ASCII only: no U+2028 or bidi mark for a reader to trip over, whatever the stream's encoding.
-        return json.dumps(_jsonable(line), ensure_ascii=True, allow_nan=False)
+        return _ENCODER.encode(line if all(map(_is_plain, line.values())) else _jsonable(line))
 
 
 class ConsoleFormatter(logging.Formatter):
@@ -112,9 +126,26 @@ class ConsoleFormatter(logging.Formatter):
         return "\n".join(lines)
 
 
+def log_fields(logger: logging.Logger, message: str, fields: Mapping[str, Any]) -> None:
+    """`logger.info(message, extra={"fields": fields})` for what is logged with every request.
+
+    It does not look for the line of code that called, which costs as much as the rest and which no format shows.
+    """
+    if logger.isEnabledFor(logging.INFO):
+        record = logging.LogRecord(logger.name, logging.INFO, "", 0, message, (), None)
+        record.fields = fields
+        logger.handle(record)
+
+
 def utc_timestamp(seconds: float) -> str:
     """ISO 8601 in UTC with milliseconds, for `seconds` since the epoch."""
-    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    whole, milliseconds = divmod(int(seconds * 1000), 1000)
+    return f"{_utc_second(whole)}.{milliseconds:03d}Z"
+
+
+@lru_cache(maxsize=4)  # the lines of a second differ in their milliseconds
+def _utc_second(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def message_of(record: logging.LogRecord) -> str:
@@ -151,6 +182,12 @@ def _console_value(value: Any) -> str:
     if value and not any(char in " \"'=" or char.isspace() for char in value):
         return escape(value)
     return escape(json.dumps(value, ensure_ascii=False))
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether strict JSON takes `value` as it is: most lines hold nothing else."""
+    kind = type(value)
+    return kind is str or value is None or kind is int or kind is bool or (kind is float and math.isfinite(value))
 
 
 def _jsonable(value: Any, depth: int = 0) -> Any:
