@@ -15,17 +15,27 @@ from llm_inference.native.runner.torch_runner import TorchRunner
 from llm_inference.native.sampler import Sampler
 from llm_inference.native.scheduler import Scheduler
 from llm_inference.native.scheduler_config import SchedulerConfig
+from llm_inference.native.speculation import SpeculationSetup, Speculator
 from tests.native.tiny_models import CPU, TinyModel
 
 BLOCK_SIZE = 4
 
 
-def make_core(model: TinyModel, *, num_blocks: int = 200, prefix_caching: bool = True, **limits: int) -> EngineCore:
+def make_core(
+    model: TinyModel,
+    *,
+    num_blocks: int = 200,
+    prefix_caching: bool = True,
+    speculation: SpeculationSetup | None = None,
+    **limits: int,
+) -> EngineCore:
     runner = TorchRunner(model.load(), block_size=BLOCK_SIZE)
     runner.allocate_kv_cache(num_blocks)
     settings = {"max_num_seqs": 16, "max_num_batched_tokens": 64, "max_model_len": 256} | limits
     scheduler = Scheduler(
-        SchedulerConfig(block_size=BLOCK_SIZE, **settings), KVCacheManager(num_blocks, BLOCK_SIZE, prefix_caching)
+        SchedulerConfig(block_size=BLOCK_SIZE, **settings),
+        KVCacheManager(num_blocks, BLOCK_SIZE, prefix_caching),
+        Speculator(speculation),
     )
     return EngineCore(runner, scheduler, Sampler(runner.vocab_size, CPU), None, block_size=BLOCK_SIZE)
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from llm_inference.engine.types import SamplingParams
-from llm_inference.native.batch import Batch
+from llm_inference.native.batch import Batch, ScheduledSequence
 from llm_inference.native.kv_cache import KVCacheManager
 from llm_inference.native.messages import SequenceOutput
 from llm_inference.native.request import CoreRequest, SampledToken, Sequence
 from llm_inference.native.scheduler import Scheduler
 from llm_inference.native.scheduler_config import SchedulerConfig
+from llm_inference.native.speculation import SpeculationSetup, Speculator, num_kept
 
 #: Chooses the next token of a sequence.
 Choose = Callable[[Sequence], int]
@@ -64,6 +65,7 @@ class Harness:
         priority_ageing_s: float = 1e6,
         enable_prefix_caching: bool = True,
         admission_window: int = 32,
+        speculation: SpeculationSetup | None = None,
     ) -> None:
         self.kv = KVCacheManager(num_blocks, block_size, enable_prefix_caching)
         self.scheduler = Scheduler(
@@ -77,6 +79,7 @@ class Harness:
                 admission_window=admission_window,
             ),
             self.kv,
+            Speculator(speculation),
         )
         self.now = 0.0
         self.choose: Choose = lambda sequence: 1000 + len(sequence.token_ids)
@@ -94,13 +97,21 @@ class Harness:
         return {_name(item.sequence): item.num_tokens for item in self.batch.scheduled}
 
     def update(self) -> list[SequenceOutput]:
-        sampled = [
-            [SampledToken(token_id=self.choose(sampler)) for sampler in item.samplers] for item in self.batch.scheduled
-        ]
+        sampled = [self._sample(item) for item in self.batch.scheduled]
         outputs = self.scheduler.update(self.batch, sampled, self.now)
         for output in outputs:
             self.outputs.setdefault((output.request_id, output.index), []).append(output)
         return outputs
+
+    def _sample(self, item: ScheduledSequence) -> list[SampledToken]:
+        if not item.drafted:
+            return [SampledToken(token_id=self.choose(sampler)) for sampler in item.samplers]
+        known = item.sequence
+        tokens = []
+        for length in range(len(item.drafted) + 1):
+            ids = [*known.token_ids, *item.drafted[:length]]
+            tokens.append(self.choose(Sequence(known.request, known.index, ids, 0.0, known.num_prompt_tokens)))
+        return [SampledToken(token_id=token) for token in tokens[: num_kept(item.drafted, tokens)]]
 
     def step(self) -> dict[str, int]:
         scheduled = self.schedule()

@@ -9,10 +9,10 @@ import pytest
 from llm_inference.engine.types import GenerateRequest, GenerationDefaults, SamplingParams
 from llm_inference.native.answer import Answer
 from llm_inference.native.messages import SequenceOutput
-from llm_inference.native.parsing import PLAIN_TEXT
 from llm_inference.native.prepare import Prepared
 from llm_inference.native.request import CoreRequest, SampledToken
 from llm_inference.native.wire import PromptLogprobs
+from llm_inference.text.parsing import PLAIN_TEXT
 from llm_inference.text.tokenizer import Tokenizer
 
 

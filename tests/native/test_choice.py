@@ -9,8 +9,8 @@ import pytest
 
 from llm_inference.engine.types import ChatPrompt, Delta, SamplingParams
 from llm_inference.native.choice import Choice
-from llm_inference.native.parsing import OutputFormat
 from llm_inference.native.request import SampledToken
+from llm_inference.text.parsing import OutputFormat
 from llm_inference.text.tokenizer import Tokenizer
 
 TEXT = "Zażółć 🦕 and 你好, then STOP here."

@@ -10,9 +10,9 @@ import pytest
 from llm_inference.engine.types import ChatPrompt, GenerateRequest, GenerationDefaults, Grammar, Prompt, SamplingParams
 from llm_inference.errors import ContextLengthError, InvalidRequestError
 from llm_inference.native.grammar import GrammarCompiler
-from llm_inference.native.parsing import ModelFormats
 from llm_inference.native.prepare import Limits, Preparer
 from llm_inference.native.request import CoreRequest
+from llm_inference.text.parsing import ModelFormats
 from llm_inference.text.tokenizer import Tokenizer
 
 MAX_MODEL_LEN = 64

@@ -2,7 +2,8 @@
 
 The model keeps what a GPU would keep: for each slot, which content was written there. A content is the salt and all
 tokens up to and including the slot's own, so a sequence that reads another's slot, a stale one or one that was not
-copied is caught in the step in which it would read it. Around it: blocks are conserved, reference counts equal the
+copied is caught in the step in which it would read it. Drafted tokens are written, too, and some are rejected: what
+they left must never be read, or be found by another. Around it: blocks are conserved, reference counts equal the
 tables, nothing shared is written, every choice ends exactly once, and everything ends.
 """
 
@@ -20,6 +21,7 @@ from llm_inference.native.kv_cache import KVCacheManager
 from llm_inference.native.request import CoreRequest, SampledToken, Sequence, SequenceStatus
 from llm_inference.native.scheduler import Scheduler
 from llm_inference.native.scheduler_config import SchedulerConfig
+from llm_inference.native.speculation import SpeculationSetup, Speculator, num_kept
 from tests.native.scheduling import request
 
 Content = tuple[str, tuple[int, ...]]
@@ -39,6 +41,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         caching=st.sampled_from([True, True, True, False]),
         ageing_s=st.sampled_from([1.0, 30.0, float("inf")]),
         window=st.sampled_from([1, 3, 32]),
+        num_drafted=st.sampled_from([0, 1, 3, 8]),
     )
     def start(
         self,
@@ -50,6 +53,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         caching: bool,
         ageing_s: float,
         window: int,
+        num_drafted: int,
     ) -> None:
         self.kv = KVCacheManager(num_blocks, block_size, caching)
         self.config = SchedulerConfig(
@@ -61,7 +65,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             priority_ageing_s=ageing_s,
             admission_window=window,
         )
-        self.scheduler = Scheduler(self.config, self.kv)
+        speculation = SpeculationSetup(num_tokens=num_drafted, max_ngram=3, min_ngram=1) if num_drafted else None
+        self.scheduler = Scheduler(self.config, self.kv, Speculator(speculation))
         self.slots: dict[int, Content] = {}
         self.now = 0.0
         self.num_added = 0
@@ -124,18 +129,21 @@ class SchedulerMachine(RuleBasedStateMachine):
         self._check_and_write(self.in_flight)
 
     @precondition(lambda self: self.in_flight is not None)
-    @rule(tokens=st.lists(st.sampled_from([0, 0, 0, 1, 1, 2, EOS]), min_size=1, max_size=4))
-    def update(self, tokens: list[int]) -> None:
+    @rule(tokens=st.lists(st.sampled_from([0, 0, 0, 1, 1, 2, EOS]), min_size=1, max_size=4), right=st.integers(0, 8))
+    def update(self, tokens: list[int], right: int) -> None:
+        """`right`: so many tokens of each draft are right, if not more by chance."""
         assert self.in_flight is not None
         batch, self.in_flight = self.in_flight, None
         count = 0
         sampled = []
         for item in batch.scheduled:
-            row = []
-            for _ in item.samplers:
-                row.append(SampledToken(tokens[count % len(tokens)]))
+            row = [*item.drafted[:right]]
+            for _ in range(len(item.samplers) + len(item.drafted) - len(row)):
+                row.append(tokens[count % len(tokens)])
                 count += 1
-            sampled.append(row)
+            if item.drafted:
+                row = row[: num_kept(item.drafted, row)]
+            sampled.append([SampledToken(token) for token in row])
         for output in self.scheduler.update(batch, sampled, self.now):
             choice = (output.request_id, output.index)
             assert choice in self.open, f"{choice} had ended or was aborted, and still spoke"
@@ -144,14 +152,18 @@ class SchedulerMachine(RuleBasedStateMachine):
                 self._check_ended(choice, output.finish_reason)
                 self.open.remove(choice)
 
-    @rule(tokens=st.lists(st.sampled_from([0, 1, 2, EOS]), min_size=1, max_size=4), steps=st.integers(1, 6))
-    def run(self, tokens: list[int], steps: int) -> None:
+    @rule(
+        tokens=st.lists(st.sampled_from([0, 1, 2, EOS]), min_size=1, max_size=4),
+        steps=st.integers(1, 6),
+        right=st.integers(0, 8),
+    )
+    def run(self, tokens: list[int], steps: int, right: int) -> None:
         """Several whole steps, so that queues move as fast as they grow."""
         for _ in range(steps):
             if self.in_flight is None and self.scheduler.has_work:
                 self.schedule()
             if self.in_flight is not None:
-                self.update(tokens)
+                self.update(tokens, right)
             self.blocks_are_conserved()
 
     @precondition(lambda self: self.open)
@@ -209,7 +221,12 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert item.start == sequence.num_computed_tokens
             assert item.num_tokens > 0
             scores_only = sequence.request.sampling.max_tokens == 0
-            assert bool(item.samplers) == (item.end == len(sequence.token_ids) and not scores_only)
+            assert bool(item.samplers) == (item.known_end == len(sequence.token_ids) and not scores_only)
+            if item.drafted:
+                assert item.samplers == [sequence]
+                assert item.num_known_tokens == 1
+                assert sequence.num_output_tokens > 0
+                assert item.end < min(self.config.max_model_len, self.kv.num_slots)
             holders = set(map(id, item.samplers)) | {id(sequence)}
             for block in {sequence.block_table[position // size] for position in range(item.start, item.end)}:
                 assert not self.kv.is_shareable(block), "a findable block is written"
@@ -218,16 +235,16 @@ class SchedulerMachine(RuleBasedStateMachine):
                 slot = sequence.block_table[position // size] * size + position % size
                 assert slot not in written, "two sequences write one slot"
                 written.add(slot)
-                self.slots[slot] = self._content(sequence, position)
+                self.slots[slot] = self._content(sequence, position, item.drafted)
         for item in batch.scheduled:
             for reader in [item.sequence, *item.samplers]:
                 for position in range(item.end):
                     slot = reader.block_table[position // size] * size + position % size
-                    assert self.slots.get(slot) == self._content(reader, position), "a wrong slot is read"
+                    assert self.slots.get(slot) == self._content(reader, position, item.drafted), "a wrong slot is read"
         assert set(ModelInput.build(batch, size).slot_mapping) == written
 
-    def _content(self, sequence: Sequence, position: int) -> Content:
-        return sequence.request.cache_salt, tuple(sequence.token_ids[: position + 1])
+    def _content(self, sequence: Sequence, position: int, drafted: tuple[int, ...]) -> Content:
+        return sequence.request.cache_salt, (*sequence.token_ids, *drafted)[: position + 1]
 
     def _check_seats(self) -> None:
         assert sum(1 + s.num_pending_forks for s in self.scheduler._running) <= self.config.max_num_seqs
@@ -296,7 +313,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert limit > 0, f"not finished: {sorted(self.open)}"
             if self.in_flight is None:
                 self.schedule()
-            self.update([0, 1])
+            self.update([0, 1], 2)
             self.blocks_are_conserved()
         assert not self.open
         assert self.kv.num_free_blocks == self.kv.num_blocks

@@ -4,7 +4,8 @@ scheduled:   A (decode, 1 token)   B (prefill chunk, 3 tokens)   C (decode, 1 to
 token_ids:   [a7]                  [b0 b1 b2]                     [c4]
 query_lens:  [1,                    3,                             1]
 context_lens:[8,                    3,                             5]     tokens visible to the last query token
-logits_indices: rows whose next-token logits are wanted (0 and 4 here; all of B's if prompt logprobs are asked)
+logits_indices: rows whose next-token logits are wanted (0 and 4 here; all of B's if prompt logprobs are asked,
+              and one more for each token that is drafted)
 """
 
 from __future__ import annotations
@@ -17,18 +18,30 @@ from llm_inference.native.request import Sequence
 
 @dataclass(slots=True)
 class ScheduledSequence:
-    """`num_tokens` tokens of `sequence`, from position `start` (its `num_computed_tokens` when scheduled)."""
+    """`num_known_tokens` tokens of `sequence`, from position `start` (its `num_computed_tokens` when scheduled).
+
+    After them, where it decodes, tokens that are only guessed: `drafted`.
+    """
 
     sequence: Sequence
     start: int
-    num_tokens: int
+    num_known_tokens: int
     #: Sequences that sample from this one's last logits row: itself, and choices forked from it in this step.
-    #: Empty while the prompt is not yet wholly computed.
+    #: Empty while the prompt is not yet wholly computed. With a draft: itself, from a row for each drafted token more.
     samplers: list[Sequence] = field(default_factory=list)
+    drafted: tuple[int, ...] = ()
+
+    @property
+    def num_tokens(self) -> int:
+        return self.num_known_tokens + len(self.drafted)
 
     @property
     def end(self) -> int:
         return self.start + self.num_tokens
+
+    @property
+    def known_end(self) -> int:
+        return self.start + self.num_known_tokens
 
     @property
     def pooled_rows(self) -> Rows[int]:
@@ -50,6 +63,7 @@ class Batch:
     scheduled: list[ScheduledSequence] = field(default_factory=list)
     #: (source, destination) physical blocks to copy before the step: copy-on-write of shared blocks.
     block_copies: list[tuple[int, int]] = field(default_factory=list)
+    scheduled_s: float = 0.0
 
     def __bool__(self) -> bool:
         return bool(self.scheduled)
@@ -87,7 +101,8 @@ class ModelInput:
         for item in batch.scheduled:
             sequence, start, end = item.sequence, item.start, item.end
             base = len(self.token_ids)
-            self.token_ids.extend(sequence.token_ids[start:end])
+            self.token_ids.extend(sequence.token_ids[start : item.known_end])
+            self.token_ids.extend(item.drafted)
             self.positions.extend(range(start, end))
             table = sequence.block_table
             self.slot_mapping.extend(
@@ -102,5 +117,5 @@ class ModelInput:
             if item.sequence.request.sampling.prompt_logprobs is not None and start < sequence.num_prompt_tokens:
                 self.logits_indices.extend(range(base, base + item.num_tokens))
             elif item.samplers:
-                self.logits_indices.append(base + item.num_tokens - 1)
+                self.logits_indices.extend(range(base + item.num_known_tokens - 1, base + item.num_tokens))
         return self

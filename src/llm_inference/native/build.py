@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,10 +19,13 @@ from llm_inference.native.kv_cache import KVCacheManager
 from llm_inference.native.loader import load_encoder, load_model, resolve_dtype
 from llm_inference.native.plan import load_tokenizer, make_grammars, memory_needs
 from llm_inference.native.runner.torch_runner import TorchRunner
+from llm_inference.native.runner.warm_up import warm_up
 from llm_inference.native.sampler import Sampler
 from llm_inference.native.scheduler import Scheduler
 from llm_inference.native.scheduler_config import SchedulerConfig
 from llm_inference.native.setup import CoreSetup
+from llm_inference.native.speculation import Speculator
+from llm_inference.native.stage_clock import StageClock
 from llm_inference.native.wire import CoreReport
 
 if TYPE_CHECKING:
@@ -31,8 +34,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def build_core(setup: CoreSetup) -> tuple[Core, CoreReport]:
-    """Load the model and allocate its cache. Raises `StartupError`."""
+def build_core(setup: CoreSetup, clock: StageClock | None = None) -> tuple[Core, CoreReport]:
+    """Load the model and allocate its cache. `clock` may know stages before this one. Raises `StartupError`."""
+    clock = clock or StageClock()
     if setup.num_threads is not None:
         torch.set_num_threads(setup.num_threads)
     device = _device(setup.device)
@@ -42,17 +46,17 @@ def build_core(setup: CoreSetup) -> tuple[Core, CoreReport]:
     if setup.precision == "auto":
         logger.info("computing in %s on %s: %s", str(dtype).removeprefix("torch."), device, reason)
     if setup.kind == "encoder":
-        return _build_encoder(setup, spec, dtype, device)
-    return _build_decoder(setup, spec, dtype, device)
+        return _build_encoder(setup, spec, dtype, device, clock)
+    return _build_decoder(setup, spec, dtype, device, clock)
 
 
 def _build_encoder(
-    setup: CoreSetup, spec: ModelSpec, dtype: torch.dtype, device: torch.device
+    setup: CoreSetup, spec: ModelSpec, dtype: torch.dtype, device: torch.device, clock: StageClock
 ) -> tuple[EncoderCore, CoreReport]:
-    started = time.monotonic()
     encoder = load_encoder(
         Path(setup.model_dir), spec, dtype=dtype, device=device, quantization=setup.quantization, progress=False
     )
+    clock.end("weights")
     core = EncoderCore(
         encoder,
         max_num_seqs=setup.max_num_seqs,
@@ -66,23 +70,29 @@ def _build_encoder(
         weight_bytes=encoder.num_bytes,
         kv_cache_bytes=0,
         runner=f"torch on {device}",
-        load_s={"weights": round(time.monotonic() - started, 3)},
+        load_s=_rounded(clock),
     )
+    logger.info("ready in %s", clock)
     return core, report
 
 
 def _build_decoder(
-    setup: CoreSetup, spec: ModelSpec, dtype: torch.dtype, device: torch.device
+    setup: CoreSetup, spec: ModelSpec, dtype: torch.dtype, device: torch.device, clock: StageClock
 ) -> tuple[EngineCore, CoreReport]:
-    stages: dict[str, float] = {}
-    started = time.monotonic()
     directory = Path(setup.model_dir)
     name = str(dtype).removeprefix("torch.")
-    runner = _runner(setup, spec, dtype, device)
-    stages["weights"] = time.monotonic() - started
-    num_blocks = setup.num_kv_blocks or _blocks_on_gpu(setup, spec, name, device)
-    runner.allocate_kv_cache(num_blocks)
-    stages["kv_cache"] = time.monotonic() - started - stages["weights"]
+    with ThreadPoolExecutor(1, thread_name_prefix="grammars") as beside:
+        # Much of it is done outside the interpreter, as is much of loading.
+        loading_grammars = beside.submit(_warm_grammars, directory, setup)
+        runner = _runner(setup, spec, dtype, device, clock)
+        num_blocks = setup.num_kv_blocks or _blocks_on_gpu(setup, spec, name, device)
+        runner.allocate_kv_cache(num_blocks)
+        clock.end("kv_cache")
+        grammars = loading_grammars.result()
+        clock.end("grammars")
+    if setup.runner == "openvino":
+        warm_up(runner, block_size=setup.block_size, num_blocks=num_blocks, max_tokens=setup.max_num_batched_tokens)
+        clock.end("warm_up")
     kv = KVCacheManager(num_blocks, setup.block_size, setup.enable_prefix_caching)
     scheduler = Scheduler(
         SchedulerConfig(
@@ -94,8 +104,8 @@ def _build_decoder(
             context_that_doubles_cost=spec.context_that_doubles_cost,
         ),
         kv,
+        Speculator(setup.speculation),
     )
-    grammars = _warm_grammars(directory, setup)
     core = EngineCore(
         runner,
         scheduler,
@@ -110,27 +120,32 @@ def _build_decoder(
         weight_bytes=runner.weight_bytes,
         kv_cache_bytes=num_blocks * runner.kv_block_bytes,
         runner=f"{setup.runner} on {device}",
-        load_s={stage: round(seconds, 3) for stage, seconds in stages.items()},
+        load_s=_rounded(clock),
     )
     logger.info(
-        "loaded %s in %.1f s: %s, weights %.2f GiB, KV cache %d blocks of %d tokens (%.2f GiB)",
+        "%s: %s, weights %.2f GiB, KV cache %d blocks of %d tokens (%.2f GiB)",
         directory.name,
-        time.monotonic() - started,
         report.precision,
         report.weight_bytes / 2**30,
         num_blocks,
         setup.block_size,
         report.kv_cache_bytes / 2**30,
     )
+    logger.info("ready in %s", clock)
     return core, report
 
 
+def _rounded(clock: StageClock) -> dict[str, float]:
+    return {stage: round(seconds, 3) for stage, seconds in clock.stages.items()}
+
+
 def _runner(
-    setup: CoreSetup, spec: ModelSpec, dtype: torch.dtype, device: torch.device
+    setup: CoreSetup, spec: ModelSpec, dtype: torch.dtype, device: torch.device, clock: StageClock
 ) -> TorchRunner | OpenVINORunner:
     directory, quantization = Path(setup.model_dir), setup.quantization
     if setup.runner == "torch":
         model = load_model(directory, spec, dtype=dtype, device=device, quantization=quantization, progress=False)
+        clock.end("weights")
         return TorchRunner(model, block_size=setup.block_size)
     try:
         from llm_inference.native.runner.openvino_runner import OpenVINORunner
@@ -138,8 +153,11 @@ def _runner(
         raise StartupError(
             f"the package openvino cannot be imported ({exc}); install it anew, or set `runner: torch`"
         ) from exc
+    clock.end("imports")
     num_threads = setup.num_threads or torch.get_num_threads()
-    runner = OpenVINORunner(directory, spec, dtype=dtype, quantization=quantization, num_threads=num_threads)
+    runner = OpenVINORunner(
+        directory, spec, dtype=dtype, quantization=quantization, num_threads=num_threads, clock=clock
+    )
     # What is left for torch is sampling: one pool of threads, the runner's.
     torch.set_num_threads(1)
     return runner

@@ -18,7 +18,7 @@ import msgspec
 
 from llm_inference.engine.base import EngineStats
 from llm_inference.errors import EngineError, InvalidRequestError, LLMInferenceError
-from llm_inference.native.batch import Batch, ModelInput
+from llm_inference.native.batch import Batch, ModelInput, ScheduledSequence
 from llm_inference.native.beam_group import BeamGroup
 from llm_inference.native.grammar import GrammarCompiler, GrammarMasks, GrammarState
 from llm_inference.native.messages import SequenceOutput
@@ -27,6 +27,8 @@ from llm_inference.native.request import CoreRequest, SampledToken, Sequence, Se
 from llm_inference.native.runner.base import Runner
 from llm_inference.native.sampler import Sampler
 from llm_inference.native.scheduler import Scheduler
+from llm_inference.native.speculation import num_kept
+from llm_inference.native.step_sizes import StepCounter
 from llm_inference.native.wire import Failure, PromptLogprobs
 
 if TYPE_CHECKING:
@@ -86,6 +88,7 @@ class EngineCore:
         self._beams: dict[str, BeamGroup] = {}
         self._pooler = Pooler()
         self._num_steps = 0
+        self._step_sizes = StepCounter()
         self._prompt_tokens = 0
         self._generation_tokens = 0
 
@@ -95,7 +98,7 @@ class EngineCore:
 
     def stats(self) -> EngineStats:
         return msgspec.structs.replace(
-            self._scheduler.stats(),
+            self._step_sizes.added_to(self._scheduler.stats()),
             num_steps=self._num_steps,
             prompt_tokens=self._prompt_tokens,
             generation_tokens=self._generation_tokens,
@@ -145,6 +148,7 @@ class EngineCore:
             result.broken = True
             return result
         self._num_steps += 1
+        self._step_sizes.saw(batch)
         result.outputs = self._scheduler.update(batch, sampled, time.monotonic())
         if vectors:
             result.outputs = [
@@ -170,12 +174,15 @@ class EngineCore:
         return logits, vectors
 
     def _sample(self, batch: Batch, logits: torch.Tensor, result: StepResult) -> list[list[SampledToken | None]]:
-        """Tokens for every sampler of every item, None for beams. Prompt log-probabilities go to `result`."""
+        """Tokens for every sampler of every item, None for beams; of a draft, those that stand.
+
+        Prompt log-probabilities go to `result`.
+        """
         drawn, beams = _Rows(), _Rows()
         next_row = 0
         for item in batch.scheduled:
             sequence = item.sequence
-            num_rows = 1 if item.samplers else 0
+            num_rows = 1 + len(item.drafted) if item.samplers else 0
             if sequence.request.sampling.prompt_logprobs is not None and item.start < sequence.num_prompt_tokens:
                 num_rows = item.num_tokens
                 self._collect_prompt_logprobs(sequence, item.start, logits[next_row : next_row + num_rows], result)
@@ -185,32 +192,47 @@ class EngineCore:
                     beams.add(next_row - 1, sampler)
             else:
                 for sampler in item.samplers:
-                    drawn.add(next_row - 1, sampler)
+                    for num_drafted in range(1 + len(item.drafted)):
+                        place = next_row - 1 - len(item.drafted) + num_drafted
+                        drawn.add(place, sampler, item.drafted[:num_drafted])
         failures: dict[str, LLMInferenceError] = {}
         tokens = self._draw(drawn, logits, failures)
         self._offer(beams, logits, failures)
         for request_id, error in failures.items():
             self._fail(request_id, error, result)
-        return [[tokens.get(sampler) for sampler in item.samplers] for item in batch.scheduled]
+        return [self._standing(item, tokens) for item in batch.scheduled]
+
+    @staticmethod
+    def _standing(item: ScheduledSequence, tokens: dict[Sequence, list[SampledToken]]) -> list[SampledToken | None]:
+        if not item.drafted:
+            return [tokens[sampler][0] if sampler in tokens else None for sampler in item.samplers]
+        sampled = tokens[item.sequence]
+        return [*sampled[: num_kept(item.drafted, [token.token_id for token in sampled])]]
 
     def _draw(
         self, rows: _Rows, logits: torch.Tensor, failures: dict[str, LLMInferenceError]
-    ) -> dict[Sequence, SampledToken | None]:
-        """One token for each row; the grammars of constrained sequences move on."""
+    ) -> dict[Sequence, list[SampledToken]]:
+        """A token for each row, by sequence; the grammars of constrained sequences move on."""
         if not rows.sequences:
             return {}
         states = [self._grammar_state(sequence) for sequence in rows.sequences]
         masks = GrammarMasks.fill(states, self._runner.vocab_size) if any(states) else None
         failed: dict[int, EngineError] = {}
-        tokens = self._sampler.sample(rows.of(logits), rows.sequences, masks, failures=failed)
+        drafted = rows.drafted if any(rows.drafted) else None
+        tokens = self._sampler.sample(rows.of(logits), rows.sequences, masks, drafted=drafted, failures=failed)
         refused = masks.failures if masks is not None else {}
+        drawn: dict[Sequence, list[SampledToken]] = {}
         for sequence, state, token in zip(rows.sequences, states, tokens, strict=True):
+            drawn.setdefault(sequence, []).append(token)
             self._sampled[sequence.request.request_id].add(sequence)
             if state is not None:
                 state.accept(token.token_id)
         for row, error in (*failed.items(), *refused.items()):
-            failures[rows.sequences[row].request.request_id] = error
-        return dict(zip(rows.sequences, tokens, strict=True))
+            sequence, before = rows.sequences[row], rows.drafted[row]
+            # A row behind a token that was not taken is of no text that anybody asked for.
+            if all(token.token_id == known for token, known in zip(drawn[sequence], before, strict=False)):
+                failures[sequence.request.request_id] = error
+        return drawn
 
     def _offer(self, rows: _Rows, logits: torch.Tensor, failures: dict[str, LLMInferenceError]) -> None:
         """Tell each beam's group how the beam may go on."""
@@ -294,14 +316,16 @@ class EngineCore:
 
 @dataclass(slots=True)
 class _Rows:
-    """Rows of the step's logits, and whose next token each predicts."""
+    """Rows of the step's logits, and whose next token each predicts: the one after those that are drafted."""
 
     indices: list[int] = field(default_factory=list)
     sequences: list[Sequence] = field(default_factory=list)
+    drafted: list[tuple[int, ...]] = field(default_factory=list)
 
-    def add(self, index: int, sequence: Sequence) -> None:
+    def add(self, index: int, sequence: Sequence, drafted: tuple[int, ...] = ()) -> None:
         self.indices.append(index)
         self.sequences.append(sequence)
+        self.drafted.append(drafted)
 
     def of(self, logits: torch.Tensor) -> torch.Tensor:
         """`[len(sequences), vocab]`; the logits themselves where that is all of them."""

@@ -10,6 +10,7 @@ _WITHOUT_EFFECT = {
     "kv_cache_memory": "an encoder has no KV cache",
     "block_size": "an encoder has no KV cache",
     "enable_prefix_caching": "an encoder has no KV cache",
+    "speculation": "an encoder generates nothing",
     "runner": "an encoder has one runner, torch",
     "chat_template": "an encoder does not chat",
     "generation": "an encoder generates nothing",

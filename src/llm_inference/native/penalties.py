@@ -1,7 +1,8 @@
 """What raises or lowers single tokens' logits for a sequence: penalties, logit_bias, the ban on ending too early.
 
 The state of a sequence grows by what was sampled since the last step; nothing is counted twice or from the start.
-Applied sparsely: only tokens that a sequence has seen are touched, all rows in one pair of indexing calls.
+Applied sparsely: only tokens that a sequence has seen are touched, all rows in one pair of indexing calls. A row may be
+for the place behind some drafted tokens: they count for that row as if they had been sampled.
 """
 
 from __future__ import annotations
@@ -48,6 +49,21 @@ class TokenCounts:
         """Occurrences in the output, aligned with `ids`; 0 for tokens of the prompt alone."""
         return self._counts[: self._size]
 
+    def with_draft(
+        self, drafted: tuple[int, ...]
+    ) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], np.ndarray[tuple[int], np.dtype[np.float32]]]:
+        """`ids` and `counts` as they would be after `drafted`; what is counted stays as it is."""
+        if not drafted:
+            return self.ids, self.counts
+        fresh = [token_id for token_id in dict.fromkeys(drafted) if token_id not in self._places]
+        fresh_places = {token_id: self._size + number for number, token_id in enumerate(fresh)}
+        ids = np.concatenate([self.ids, np.array(fresh, dtype=np.int64)])
+        counts = np.concatenate([self.counts, np.zeros(len(fresh), dtype=np.float32)])
+        for token_id in drafted:
+            place = fresh_places.get(token_id)
+            counts[self._places[token_id] if place is None else place] += 1
+        return ids, counts
+
     def _place(self, token_id: int) -> int:
         place = self._places.get(token_id)
         if place is None:
@@ -72,40 +88,43 @@ class Penalties:
         self._counts.pop(sequence, None)
 
     @staticmethod
-    def concern(sequence: Sequence) -> bool:
-        """Whether `apply` would change this sequence's row."""
+    def concern(sequence: Sequence, num_drafted: int = 0) -> bool:
+        """Whether `apply` would change this sequence's row, or the one behind so many drafted tokens."""
         return (
             _is_penalized(sequence)
             or bool(sequence.request.sampling.logit_bias)
-            or bool(_banned(sequence))
-            or _forced(sequence) is not None
+            or bool(_banned(sequence, num_drafted))
+            or _forced(sequence, num_drafted) is not None
         )
 
-    def apply(self, logits: torch.Tensor, sequences: Rows[Sequence]) -> None:
-        """Change rows of `logits [rows, vocab]` float32 in place.
+    def apply(
+        self, logits: torch.Tensor, sequences: Rows[Sequence], drafted: Rows[tuple[int, ...]] | None = None
+    ) -> None:
+        """Change rows of `logits [rows, vocab]` float32 in place. Row i comes after `sequences[i]` and `drafted[i]`.
 
         Repetition: a seen token's logit is divided by the penalty if positive, else multiplied by it (CTRL,
         arXiv:1909.05858). Presence and frequency are subtracted, for tokens of the output only. Banned tokens
         become -inf. In the last place that `max_tokens` leaves, all but the forced token do (it gets 0, as in
         transformers' ForcedEOSTokenLogitsProcessor).
         """
-        self._apply_counts(logits, sequences)
+        drafted = [()] * len(sequences) if drafted is None else drafted
+        self._apply_counts(logits, sequences, drafted)
         self._apply_bias(logits, sequences)
         rows: list[int] = []
         ids: list[int] = []
         for row, sequence in enumerate(sequences):
-            banned = _banned(sequence)
+            banned = _banned(sequence, len(drafted[row]))
             rows.extend([row] * len(banned))
             ids.extend(banned)
         if rows:
             logits[_to(rows, logits), _to(ids, logits)] = float("-inf")
         for row, sequence in enumerate(sequences):
-            forced = _forced(sequence)
+            forced = _forced(sequence, len(drafted[row]))
             if forced is not None:
                 logits[row] = float("-inf")
                 logits[row, forced] = 0.0
 
-    def _apply_counts(self, logits: torch.Tensor, sequences: Rows[Sequence]) -> None:
+    def _apply_counts(self, logits: torch.Tensor, sequences: Rows[Sequence], drafted: Rows[tuple[int, ...]]) -> None:
         rows, ids, factors, offsets = [], [], [], []
         for row, sequence in enumerate(sequences):
             if not _is_penalized(sequence):
@@ -114,14 +133,14 @@ class Penalties:
             if counts is None:
                 counts = self._counts[sequence] = TokenCounts()
             counts.update(sequence)
+            seen, times = counts.with_draft(drafted[row])
             sampling = sequence.request.sampling
-            size = len(counts.ids)
+            size = len(seen)
             rows.append(np.full(size, row, dtype=np.int64))
-            ids.append(counts.ids)
+            ids.append(seen)
             factors.append(np.full(size, max(sampling.repetition_penalty or 1.0, _MIN_PENALTY), dtype=np.float32))
             offsets.append(
-                (sampling.presence_penalty or 0.0) * (counts.counts > 0)
-                + (sampling.frequency_penalty or 0.0) * counts.counts
+                (sampling.presence_penalty or 0.0) * (times > 0) + (sampling.frequency_penalty or 0.0) * times
             )
         if not rows:
             return
@@ -157,21 +176,22 @@ def _is_penalized(sequence: Sequence) -> bool:
     )
 
 
-def _banned(sequence: Sequence) -> tuple[int, ...]:
+def _banned(sequence: Sequence, num_drafted: int) -> tuple[int, ...]:
     """Tokens that would end the sequence before `min_tokens` are out."""
     sampling = sequence.request.sampling
-    if sequence.num_output_tokens >= sampling.min_tokens:
+    if sequence.num_output_tokens + num_drafted >= sampling.min_tokens:
         return ()
     ending = sampling.stop_token_ids
     return ending if sampling.ignore_eos else ending + sequence.request.eos_token_ids
 
 
-def _forced(sequence: Sequence) -> int | None:
+def _forced(sequence: Sequence, num_drafted: int) -> int | None:
     """The token that must come now: the last one that `max_tokens` allows, where the request asked for it."""
     sampling = sequence.request.sampling
     if sampling.forced_eos_token_id is None or sampling.max_tokens is None:
         return None
-    return sampling.forced_eos_token_id if sequence.num_output_tokens == sampling.max_tokens - 1 else None
+    is_last = sequence.num_output_tokens + num_drafted == sampling.max_tokens - 1
+    return sampling.forced_eos_token_id if is_last else None
 
 
 def _to(values: object, like: torch.Tensor) -> torch.Tensor:

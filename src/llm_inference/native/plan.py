@@ -25,13 +25,15 @@ from llm_inference.native.encoder_plan import refuse_options_without_effect, req
 from llm_inference.native.grammar import GrammarCompiler
 from llm_inference.native.logits_processors import known_processors
 from llm_inference.native.models.registry import ModelKind, model_kind
-from llm_inference.native.parsing import ModelFormats
 from llm_inference.native.precision import choose
 from llm_inference.native.prepare import Limits, Preparer
 from llm_inference.native.runner.choice import BLOCK_SIZES, Machine, RunnerName, Wanted, choose_runner
+from llm_inference.native.runner.kv_format import kv_format
 from llm_inference.native.setup import CoreSetup
+from llm_inference.native.speculation import SpeculationSetup
 from llm_inference.sources.resolve import resolve
 from llm_inference.telemetry.devices import available_cpus, available_memory_bytes, has_nvidia_gpu, thread_environment
+from llm_inference.text.parsing import ModelFormats
 from llm_inference.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -151,6 +153,7 @@ def make_plan(
         kv_cache_bytes=model.kv_cache_memory,
         gpu_memory_utilization=model.gpu_memory_utilization,
         enable_prefix_caching=model.enable_prefix_caching,
+        speculation=_speculation(model),
         eos_token_ids=_eos_token_ids(generation, tokenizer) if kind == "decoder" else (),
         num_valid_tokens=min(tokenizer.vocab_size, spec.vocab_size),
         num_threads=available_cpus() if device == "cpu" else None,
@@ -213,7 +216,7 @@ def memory_needs(
         weights *= 2
     return MemoryNeeds(
         weight_bytes=weights + packed_head,
-        kv_bytes_per_token=spec.kv_bytes_per_token(dtype),
+        kv_bytes_per_token=kv_format(runner, dtype, quantization).bytes_per_token(spec),
         workspace_bytes=(step + logits) * 3 // 2,
         alternatives={name: spec.weight_bytes(name) for name in ("bfloat16", *QUANTIZATIONS)},
     )
@@ -272,6 +275,13 @@ def _runner(
     choice = choose_runner(model.runner, wanted, Machine.this())
     logger.info("%s: runner: %s, because %s", model.name, choice.name, choice.reason)
     return choice.name
+
+
+def _speculation(model: ModelConfig) -> SpeculationSetup | None:
+    wanted = model.speculation
+    if wanted.method == "none":
+        return None
+    return SpeculationSetup(num_tokens=wanted.num_tokens, max_ngram=wanted.max_ngram, min_ngram=wanted.min_ngram)
 
 
 def _num_kv_blocks(

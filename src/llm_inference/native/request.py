@@ -97,6 +97,12 @@ class Sequence:
         return len(self.token_ids) - self.num_prompt_tokens
 
     @property
+    def num_output_tokens_left(self) -> int:
+        """What `max_tokens` leaves."""
+        assert self.request.sampling.max_tokens is not None  # resolved by the front
+        return self.request.sampling.max_tokens - self.num_output_tokens
+
+    @property
     def output_token_ids(self) -> list[int]:
         return self.token_ids[self.num_prompt_tokens :]
 

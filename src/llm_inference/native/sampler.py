@@ -68,9 +68,12 @@ class Sampler:
         sequences: Rows[Sequence],
         masks: LogitsMask | None = None,
         *,
+        drafted: Rows[tuple[int, ...]] | None = None,
         failures: dict[int, EngineError] | None = None,
     ) -> list[SampledToken]:
         """One token per row of `logits [rows, vocab]` float32, which may be overwritten. Row i is `sequences[i]`'s.
+
+        `drafted[i]`: tokens that the row takes to have been sampled since (speculation). Such rows have no processors.
 
         A row without a finite best logit cannot be sampled: the model is broken for that input. With `failures` given,
         such rows are entered there (row → error) and their token means nothing; without it the first one is raised.
@@ -79,13 +82,14 @@ class Sampler:
         raw, with_logprobs = self._raw_logprobs(logits, sequences)
         if self._num_valid < self._vocab_size:
             logits[:, self._num_valid :] = float("-inf")
-        if any(map(Penalties.concern, sequences)):
-            self._penalties.apply(logits, sequences)
+        num_drafted = [0] * len(sequences) if drafted is None else [len(tokens) for tokens in drafted]
+        if any(map(Penalties.concern, sequences, num_drafted)):
+            self._penalties.apply(logits, sequences, drafted)
         if any(sequence.request.sampling.logits_processors for sequence in sequences):
             self._process(logits, sequences, failures)
         if masks is not None:
             masks.apply(logits)
-        token_ids = self._choose(logits, sequences)
+        token_ids = self._choose(logits, sequences, num_drafted)
         tokens = [SampledToken(token_id) for token_id in token_ids]
         if raw is not None:
             counts = [sequences[row].request.sampling.logprobs or 0 for row in with_logprobs]
@@ -138,7 +142,7 @@ class Sampler:
         if failures is not None:
             failures |= failed
 
-    def _choose(self, logits: torch.Tensor, sequences: Rows[Sequence]) -> list[int]:
+    def _choose(self, logits: torch.Tensor, sequences: Rows[Sequence], num_drafted: Rows[int]) -> list[int]:
         drawn = [row for row, sequence in enumerate(sequences) if not _is_greedy(sequence)]
         if not drawn:
             greedy: list[int] = logits.argmax(-1).tolist()
@@ -155,7 +159,7 @@ class Sampler:
             [p.top_k or 0 for p in params],
             [1.0 if p.top_p is None else p.top_p for p in params],
             [p.min_p or 0.0 for p in params],
-            [self._uniform(sequences[row]) for row in drawn],
+            [self._uniform(sequences[row], num_drafted[row]) for row in drawn],
         ).tolist()
         if whole:
             return list(chosen)
@@ -164,12 +168,12 @@ class Sampler:
             token_ids[row] = token_id
         return token_ids
 
-    def _uniform(self, sequence: Sequence) -> float:
+    def _uniform(self, sequence: Sequence, num_drafted: int) -> float:
         """A number in [0, 1). Seeded: a hash of seed, choice and position, so it survives preemption and restarts."""
         seed = sequence.request.sampling.seed
         if seed is None:
             return self._random.random()
-        key = f"{seed},{sequence.index},{sequence.num_output_tokens}".encode()
+        key = f"{seed},{sequence.index},{sequence.num_output_tokens + num_drafted}".encode()
         return (int.from_bytes(blake2b(key, digest_size=8).digest(), "little") >> 11) / (1 << 53)
 
     def _raw_logprobs(self, logits: torch.Tensor, sequences: Rows[Sequence]) -> tuple[RawLogprobs | None, list[int]]:

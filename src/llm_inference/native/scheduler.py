@@ -26,6 +26,9 @@ its blocks.
 **Beams.** A sequence whose token is left open in `update` (None) is parked until `grow` gives it one; `fork` and `drop`
 do the rest, between `update` and `schedule`. When parked sequences hold the blocks that others wait for, they give way.
 
+**Drafts.** What the budget has left may go to guessed tokens (`speculation.py`) behind a decoding sequence's last one,
+in free blocks: nobody is preempted for them. Wrong ones' slots are written again later; only what stands is committed.
+
 Look-ahead (scheduling a step before the last one's tokens are known) would need positions counted from tokens in
 flight rather than from `num_computed_tokens`, nothing else here.
 
@@ -41,13 +44,14 @@ from itertools import islice
 
 from llm_inference.engine.base import EngineStats
 from llm_inference.engine.types import FinishReason
-from llm_inference.errors import ContextLengthError, InvalidRequestError
+from llm_inference.errors import InvalidRequestError
 from llm_inference.native.batch import Batch, ScheduledSequence
 from llm_inference.native.kv_cache import KVCacheManager
 from llm_inference.native.messages import SequenceOutput
 from llm_inference.native.prefill_budget import PrefillBudget
 from llm_inference.native.request import CoreRequest, SampledToken, Sequence, SequenceStatus
 from llm_inference.native.scheduler_config import SchedulerConfig
+from llm_inference.native.speculation import Speculator
 
 
 @dataclass(slots=True, eq=False)
@@ -62,14 +66,15 @@ class _Group:
 class Scheduler:
     """Call `schedule`, compute and sample the batch, call `update` with it; `add` and `abort` at any time between.
 
-    Not thread-safe. `num_preemptions` counts sequences sent back to wait.
+    Not thread-safe. `num_preemptions` counts sequences sent back to wait. Without a `speculator` nothing is drafted.
     """
 
-    def __init__(self, config: SchedulerConfig, kv: KVCacheManager) -> None:
+    def __init__(self, config: SchedulerConfig, kv: KVCacheManager, speculator: Speculator | None = None) -> None:
         assert config.block_size == kv.block_size
         self.config = config
         self.kv = kv
         self.num_preemptions = 0
+        self._speculator = Speculator() if speculator is None else speculator
         self._num_added = 0
         #: A sequence ends here at the latest: prompt and output tokens.
         self._max_len = min(config.max_model_len, kv.num_slots)
@@ -107,13 +112,20 @@ class Scheduler:
             prefix_cache_hits=self.kv.num_prefix_hits,
             num_preemptions=self.num_preemptions,
             num_evictions=self.kv.num_evictions,
+            num_drafted_tokens=self._speculator.num_drafted_tokens,
+            num_accepted_tokens=self._speculator.num_accepted_tokens,
         )
 
     # --- requests come and go
 
     def add(self, request: CoreRequest, now: float) -> None:
         """Let `request` wait. Raises `InvalidRequestError` or `ContextLengthError` if it could never run."""
-        num_choices = self._check(request)
+        if request.request_id in self._groups:
+            raise InvalidRequestError(
+                f"Request id {request.request_id!r} is in use by a request that is not finished; choose another.",
+                param="request_id",
+            )
+        num_choices = self.config.check(request, self.kv.num_slots)
         self._num_added += 1
         rank = request.priority + now / self.config.priority_ageing_s
         group = _Group((rank, self._num_added), pending=list(range(1, num_choices)))
@@ -154,6 +166,7 @@ class Scheduler:
         """End a live sequence: its blocks are free for others, and its request is forgotten with the last one."""
         self._remove(self._running if sequence.status is SequenceStatus.RUNNING else self._waiting, sequence)
         self.kv.free(sequence)
+        self._speculator.forget(sequence)
         sequence.status = SequenceStatus.FINISHED
         sequence.finish_reason = reason
         request_id = sequence.request.request_id
@@ -198,29 +211,36 @@ class Scheduler:
 
     def _schedule_once(self, now: float) -> Batch:
         num_preemptions = self.num_preemptions
-        items = self._schedule_decodes()
-        budget = self.config.max_num_batched_tokens - len(items)
-        if items:
+        decodes = self._schedule_decodes()
+        budget = num_free = self.config.max_num_batched_tokens - len(decodes)
+        if decodes:
             context = max((s.num_computed_tokens for s in self._running if s.num_uncomputed_tokens > 1), default=0)
             budget = min(budget, self.config.prefill_tokens_with_decodes(context))
         chunks = self._schedule_prefills(budget, now, may_admit=self.num_preemptions == num_preemptions)
-        items += [ScheduledSequence(sequence, sequence.num_computed_tokens, n) for sequence, n in chunks if n == 1]
-        items += [ScheduledSequence(sequence, sequence.num_computed_tokens, n) for sequence, n in chunks if n > 1]
+        self._draft(decodes, num_free - sum(num_tokens for _, num_tokens in chunks))
+        items = decodes + [ScheduledSequence(sequence, sequence.num_computed_tokens, n) for sequence, n in chunks]
         for item in items:
             sequence = item.sequence
-            if item.end == len(sequence.token_ids) and sequence.request.sampling.max_tokens != 0:
+            if item.known_end == len(sequence.token_ids) and sequence.request.sampling.max_tokens != 0:
                 item.samplers = [sequence, *self._fork_pending(sequence)]
-        return Batch(items, self.kv.take_block_copies())
+        items.sort(key=lambda item: item.num_tokens > 1)  # stable: each kind stays in its order
+        return Batch(items, self.kv.take_block_copies(), now)
 
     def update(self, batch: Batch, sampled: Rows[Rows[SampledToken | None]], now: float) -> list[SequenceOutput]:
         """Take back a computed batch. `sampled[i][j]` is the token of `batch.scheduled[i].samplers[j]`; None parks it.
 
+        Of an item with a draft: the one sampler's next tokens, all but the last of them as drafted (`num_kept`).
         Returns one output per sampled token, and the last one of each choice that is only scored. Sequences
         aborted since `schedule` are passed over.
         """
         outputs: list[SequenceOutput] = []
+        if all(item.num_known_tokens == 1 for item in batch.scheduled):
+            self._speculator.observe_step(batch.num_tokens, now - batch.scheduled_s)
         for item, tokens in zip(batch.scheduled, sampled, strict=True):
             sequence = item.sequence
+            if item.drafted:
+                outputs += self._take_drafted(item, tokens, now)
+                continue
             for computed in item.samplers or (sequence,):
                 if computed.status is SequenceStatus.RUNNING:
                     computed.num_computed_tokens = item.end
@@ -238,39 +258,6 @@ class Scheduler:
         return outputs
 
     # --- inside: requests
-
-    def _check(self, request: CoreRequest) -> int:
-        """The number of choices of a request that can run. Raises as `add` says."""
-        sampling = request.sampling
-        num_choices = max(sampling.n, sampling.best_of or 1, sampling.num_beams)
-        if request.request_id in self._groups:
-            raise InvalidRequestError(
-                f"Request id {request.request_id!r} is in use by a request that is not finished; choose another.",
-                param="request_id",
-            )
-        if not request.prompt_token_ids:
-            raise InvalidRequestError("The prompt has no tokens; send at least one.", param="prompt")
-        if num_choices > self.config.max_num_seqs:
-            raise InvalidRequestError(
-                f"{num_choices} choices are asked for, but this server runs at most {self.config.max_num_seqs} "
-                "sequences at a time (max_num_seqs); ask for fewer.",
-                param="n" if sampling.n == num_choices else "best_of",
-            )
-        num_prompt = len(request.prompt_token_ids)
-        num_least = num_prompt + (0 if sampling.max_tokens == 0 else 1)
-        if num_least > self.config.max_model_len:
-            raise ContextLengthError(
-                f"The model's context length is {self.config.max_model_len} tokens, but the prompt has {num_prompt} "
-                "and leaves no room for an answer; shorten the prompt.",
-                param="prompt",
-            )
-        if num_least > self.kv.num_slots:
-            raise ContextLengthError(
-                f"The server's KV cache holds {self.kv.num_slots} tokens, but the prompt has {num_prompt} and leaves "
-                "no room for an answer; shorten the prompt, or start the server with more kv_cache_memory.",
-                param="prompt",
-            )
-        return num_choices
 
     def _rank(self, sequence: Sequence) -> tuple[float, int, int]:
         rank, number = self._groups[sequence.request.request_id].rank
@@ -312,6 +299,18 @@ class Scheduler:
             self._admit_waiting(shares, now)
         return shares.close()
 
+    def _draft(self, decodes: list[ScheduledSequence], budget: int) -> None:
+        """Let decodes compute, beside their last token, tokens that may follow: within `budget` and the free blocks."""
+        budget = min(budget, self._speculator.begin_step(len(decodes)))
+        for item in decodes:
+            sequence = item.sequence
+            # The last token of all is never drafted: there would be nothing to sample behind it.
+            limit = min(budget, sequence.num_output_tokens_left - 1, self._max_len - len(sequence.token_ids) - 1)
+            drafted = self._speculator.draft(sequence, limit, len(decodes)) if limit > 0 else ()
+            if drafted and self.kv.allocate(sequence, 1 + len(drafted)):
+                item.drafted = drafted
+                budget -= len(drafted)
+
     def _admit_waiting(self, shares: PrefillBudget, now: float) -> None:
         num_free_seats = self.config.max_num_seqs - sum(1 + s.num_pending_forks for s in self._running)
         num_seats_taken = self.config.max_num_seqs - num_free_seats
@@ -350,6 +349,23 @@ class Scheduler:
         return children
 
     # --- inside: update
+
+    def _take_drafted(
+        self, item: ScheduledSequence, tokens: Rows[SampledToken | None], now: float
+    ) -> list[SequenceOutput]:
+        sequence = item.sequence
+        if sequence.status is not SequenceStatus.RUNNING:
+            return []
+        self._speculator.learn(sequence, len(item.drafted), len(tokens) - 1)
+        outputs: list[SequenceOutput] = []
+        for place, token in enumerate(tokens):
+            assert token is not None
+            sequence.num_computed_tokens = item.start + 1 + place
+            self.kv.commit(sequence)
+            outputs.append(self._take_token(sequence, token, now))
+            if sequence.finish_reason is not None:
+                break
+        return outputs
 
     def _take_token(self, sequence: Sequence, token: SampledToken, now: float) -> SequenceOutput:
         if sequence.first_token_s is None:

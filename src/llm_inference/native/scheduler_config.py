@@ -1,10 +1,14 @@
-"""The limits of a step and of a sequence, checked against each other. Knows nothing of how they are kept."""
+"""The limits of a step and of a sequence, checked against each other and against requests.
+
+Knows nothing of how they are kept.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from llm_inference.errors import ConfigError
+from llm_inference.errors import ConfigError, ContextLengthError, InvalidRequestError
+from llm_inference.native.request import CoreRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,3 +61,34 @@ class SchedulerConfig:
         if self.context_that_doubles_cost is None:
             return limit
         return max(int(limit / (1 + context / self.context_that_doubles_cost)), -(-limit // 16))
+
+    def check(self, request: CoreRequest, num_slots: int) -> int:
+        """The number of choices of a request that can run, where the KV cache holds `num_slots` tokens.
+
+        Raises `InvalidRequestError` or `ContextLengthError` for one that never can.
+        """
+        sampling = request.sampling
+        num_choices = max(sampling.n, sampling.best_of or 1, sampling.num_beams)
+        if not request.prompt_token_ids:
+            raise InvalidRequestError("The prompt has no tokens; send at least one.", param="prompt")
+        if num_choices > self.max_num_seqs:
+            raise InvalidRequestError(
+                f"{num_choices} choices are asked for, but this server runs at most {self.max_num_seqs} "
+                "sequences at a time (max_num_seqs); ask for fewer.",
+                param="n" if sampling.n == num_choices else "best_of",
+            )
+        num_prompt = len(request.prompt_token_ids)
+        num_least = num_prompt + (0 if sampling.max_tokens == 0 else 1)
+        if num_least > self.max_model_len:
+            raise ContextLengthError(
+                f"The model's context length is {self.max_model_len} tokens, but the prompt has {num_prompt} "
+                "and leaves no room for an answer; shorten the prompt.",
+                param="prompt",
+            )
+        if num_least > num_slots:
+            raise ContextLengthError(
+                f"The server's KV cache holds {num_slots} tokens, but the prompt has {num_prompt} and leaves "
+                "no room for an answer; shorten the prompt, or start the server with more kv_cache_memory.",
+                param="prompt",
+            )
+        return num_choices

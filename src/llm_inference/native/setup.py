@@ -8,6 +8,7 @@ import msgspec
 
 from llm_inference.native.models.registry import ModelKind
 from llm_inference.native.runner.choice import RunnerName
+from llm_inference.native.speculation import SpeculationSetup
 
 
 class CoreSetup(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,6 +31,7 @@ class CoreSetup(msgspec.Struct, frozen=True, kw_only=True):
     kv_cache_bytes: int | None = None
     gpu_memory_utilization: float = 0.9
     enable_prefix_caching: bool = True
+    speculation: SpeculationSetup | None = None
     eos_token_ids: tuple[int, ...] = ()
     num_valid_tokens: int  # ids at and above are padding of the vocabulary and never sampled
     num_threads: int | None = None

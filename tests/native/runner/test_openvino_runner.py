@@ -12,6 +12,7 @@ ov = pytest.importorskip("openvino", reason="the package openvino is not install
 
 from llm_inference.errors import UnsupportedModelError  # noqa: E402
 from llm_inference.model_spec import ModelSpec  # noqa: E402
+from llm_inference.native.runner.kv_format import kv_format  # noqa: E402
 from llm_inference.native.runner.openvino import compile as compile_module  # noqa: E402
 from llm_inference.native.runner.openvino.weights import GROUP_SIZE  # noqa: E402
 from llm_inference.native.runner.openvino_runner import OpenVINORunner  # noqa: E402
@@ -112,6 +113,24 @@ def test_int8_is_near_transformers_with_rounded_weights(tmp_path: Path) -> None:
     token_ids = random_tokens(50, seed=3)
     expected = tiny.logits(token_ids)
     assert (pager.run(token_ids, 33, 34) - expected).abs().max() < 0.05 * expected.abs().max()
+
+
+def test_int8_keeps_keys_and_values_in_8_bits_with_a_scale_beside_each(tmp_path: Path) -> None:
+    """Blocks are copied with their scales, and decoding reads what a chunk has written."""
+    tiny = save_tiny(tmp_path)
+    pager = pager_on("openvino", tmp_path, quantization="int8")
+    expected_bytes = kv_format("openvino", "float32", "int8").bytes_per_token(ModelSpec.from_directory(tmp_path)) * 32
+    assert pager.runner.kv_block_bytes == expected_bytes
+    parent = pager.add(random_tokens(60, seed=9))
+    pager.step([(parent, 0, 60)])
+    destination = pager.free.pop()
+    child = pager.add([*parent.token_ids, 7, 8], shared=[parent.table[0], destination])
+    copied = pager.step([(child, 60, 61)], copies=[(parent.table[1], destination)])[0]
+    decoded = torch.cat([copied, pager.step([(child, 61, 62)])[0]])
+    expected = tiny.logits(child.token_ids)[60:]
+    assert (decoded - expected).abs().max() < 0.1 * expected.abs().max()
+    whole = pager.run(child.token_ids)[60:]
+    assert (decoded - whole).abs().max() < 0.02 * expected.abs().max()
 
 
 def test_bfloat16(half: TinyModel) -> None:
