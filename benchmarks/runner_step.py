@@ -1,16 +1,20 @@
 """Milliseconds per step of a native runner: decodes of several batch sizes, and one prefill chunk.
 
     python benchmarks/runner_step.py [--runner torch|openvino] [--model SOURCE] [--precision auto]
-                                     [--quantization int8] [--profile 16]
+                                     [--quantization int8] [--profile 16] [--json FILE]
 
-Prints the minimum over a few runs, since other work on the machine only ever adds. The head is included, sampling not.
+Prints the minimum over a few runs, since other work on the machine only ever adds, and the median. The head is
+included, sampling not.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import random
+import statistics
 import time
+from pathlib import Path
 
 import torch
 
@@ -80,16 +84,17 @@ def fill(runner: Runner, context: int, num_blocks: int, block_size: int) -> None
     runner.execute(step)
 
 
-def best_ms(runner: Runner, model_input: ModelInput, repeats: int) -> float:
+def measure_ms(runner: Runner, model_input: ModelInput, repeats: int) -> dict[str, float]:
+    """The best and the median of `repeats` steps, behind one that is not counted."""
     runner.execute(model_input)
-    best = float("inf")
+    times = []
     for _ in range(repeats):
         start = time.perf_counter()
         runner.execute(model_input)
         if torch.cuda.is_available():
             torch.cuda.synchronize()
-        best = min(best, time.perf_counter() - start)
-    return best * 1e3
+        times.append((time.perf_counter() - start) * 1e3)
+    return {"best_ms": round(min(times), 2), "median_ms": round(statistics.median(times), 2)}
 
 
 def main() -> None:
@@ -102,6 +107,7 @@ def main() -> None:
     parser.add_argument("--batches", type=int, nargs="*", default=[1, 2, 4, 8, 16, 32])
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--profile", type=int, help="profile decodes of this batch size instead (torch)")
+    parser.add_argument("--json", type=Path, help="write the numbers to this file, too")
     args = parser.parse_args()
 
     runner = make_runner(args)
@@ -112,11 +118,22 @@ def main() -> None:
     if args.profile:
         profile(runner, make_input(args.profile, 1, args.context, num_blocks, block_size))
         return
+    steps = []
     for size in args.batches:
-        ms = best_ms(runner, make_input(size, 1, args.context, num_blocks, block_size), args.repeats)
-        print(f"decode   B={size:<3} context {args.context}: {ms:7.2f} ms/step  {size / ms * 1e3:7.1f} tok/s")
-    ms = best_ms(runner, make_input(1, 256, 256, num_blocks, block_size), max(args.repeats // 3, 3))
-    print(f"prefill  256 tokens: {ms:7.2f} ms  {256 / ms * 1e3:7.1f} tok/s")
+        took = measure_ms(runner, make_input(size, 1, args.context, num_blocks, block_size), args.repeats)
+        steps.append({"sequences": size, "query": 1, "context": args.context, **took})
+        print(f"decode   B={size:<3} context {args.context}: {_shown(took, size)}")
+    took = measure_ms(runner, make_input(1, 256, 256, num_blocks, block_size), max(args.repeats // 3, 3))
+    steps.append({"sequences": 1, "query": 256, "context": 256, **took})
+    print(f"prefill  256 tokens: {_shown(took, 256)}")
+    if args.json is not None:
+        said = {key: getattr(args, key) for key in ("runner", "model", "precision", "quantization", "repeats")}
+        args.json.write_text(json.dumps({**said, "steps": steps}, indent=1) + "\n")
+
+
+def _shown(took: dict[str, float], num_tokens: int) -> str:
+    best, median = took["best_ms"], took["median_ms"]
+    return f"{best:7.2f} ms/step (median {median:.2f})  {num_tokens / best * 1e3:7.1f} tok/s"
 
 
 def profile(runner: Runner, model_input: ModelInput) -> None:

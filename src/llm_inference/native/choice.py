@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from llm_inference.engine.types import Delta, FinishReason, SamplingParams, TokenLogprob
-from llm_inference.native.parsing import PLAIN_TEXT, OutputFormat
 from llm_inference.native.request import SampledToken
 from llm_inference.text.parsers.base import ParsedText
+from llm_inference.text.parsing import PLAIN_TEXT, OutputFormat
 from llm_inference.text.stop import StopChecker
 from llm_inference.text.tokenizer import Tokenizer
 

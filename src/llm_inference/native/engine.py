@@ -18,13 +18,14 @@ import logging
 import sys
 import time
 import uuid
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
 
 from llm_inference.engine.base import Capabilities, EngineStats, Health
+from llm_inference.engine.in_flight import InFlight
 from llm_inference.engine.supervisor import Child, ChildSpec, in_public
 from llm_inference.engine.types import (
     Delta,
@@ -72,9 +73,7 @@ class NativeEngine:
         self._id_prefix = uuid.uuid4().hex[:8]
         self._report: CoreReport | None = None
         self._attach: asyncio.Task[None] | None = None
-        self._idle = asyncio.Event()
-        self._idle.set()
-        self._num_requests = 0
+        self._in_flight = InFlight()
 
     @property
     def capabilities(self) -> Capabilities:
@@ -83,6 +82,11 @@ class NativeEngine:
     @property
     def info(self) -> ModelInfo:
         return self._plan.info
+
+    @property
+    def pid(self) -> int | None:
+        """The core's, where it is ours; None while there is none."""
+        return self._child.pid if self._child is not None else None
 
     @property
     def report(self) -> CoreReport | None:
@@ -106,8 +110,7 @@ class NativeEngine:
             self._client.on_lost = self._on_lost
 
     async def stop(self, grace_s: float) -> None:
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._idle.wait(), grace_s)
+        await self._in_flight.drained(grace_s)
         if self._attach is not None:
             self._attach.cancel()
             await asyncio.gather(self._attach, return_exceptions=True)
@@ -171,7 +174,7 @@ class NativeEngine:
         pool = self._grammar_pool if constrained else self._pool
         prepared = await loop.run_in_executor(pool, preparer.prepare, request, core_id)
         finished = False
-        with self._counted():
+        with self._in_flight:
             try:
                 queue = await self._client.submit(prepared.core_request)
                 answer = Answer(request, prepared, preparer.tokenizer, accepted_s)
@@ -196,20 +199,8 @@ class NativeEngine:
         core_id = f"{self._id_prefix}-{next(self._ids)}"
         loop = asyncio.get_running_loop()
         requests = await loop.run_in_executor(self._pool, embed.prepare, request, preparer, plan.embedding, core_id)
-        with self._counted():
+        with self._in_flight:
             return await embed.run(self._client, requests, 2 * plan.setup.max_num_batched_tokens)
-
-    @contextlib.contextmanager
-    def _counted(self) -> Generator[None, None, None]:
-        """A request in flight, for `stop` to wait for."""
-        self._num_requests += 1
-        self._idle.clear()
-        try:
-            yield
-        finally:
-            self._num_requests -= 1
-            if self._num_requests == 0:
-                self._idle.set()
 
     def _require_preparer(self) -> Preparer:
         assert self._preparer is not None, "start() comes first"

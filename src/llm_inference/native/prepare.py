@@ -20,9 +20,9 @@ from llm_inference.engine.types import (
 )
 from llm_inference.errors import ContextLengthError, InvalidRequestError
 from llm_inference.native.logits_processors import check_names
-from llm_inference.native.parsing import PLAIN_TEXT, ModelFormats, OutputFormat, output_format, with_allowed_tools
 from llm_inference.native.request import CoreRequest
 from llm_inference.text.chat import encode_chat
+from llm_inference.text.parsing import PLAIN_TEXT, ModelFormats, OutputFormat, output_format, with_allowed_tools
 from llm_inference.text.tokenizer import Tokenizer
 
 #: An exponent of the output's length: beyond this, scores leave the range of numbers.

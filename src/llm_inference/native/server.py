@@ -23,6 +23,7 @@ import zmq
 from llm_inference.errors import EngineError, LLMInferenceError, OutOfMemoryError, StartupError
 from llm_inference.native.core import Core, StepResult, check_healthy
 from llm_inference.native.setup import CoreSetup
+from llm_inference.native.stage_clock import StageClock, process_age_s
 from llm_inference.native.wire import (
     Abort,
     CoreReport,
@@ -182,7 +183,9 @@ def main() -> int:
         from llm_inference.native.build import build_core
 
         try:
-            core, report = build_core(setup)
+            clock = StageClock(process_age_s())
+            clock.end("imports")
+            core, report = build_core(setup, clock)
         except (StartupError, MemoryError) as exc:
             error = exc if isinstance(exc, StartupError) else OutOfMemoryError("no memory left to load the model into")
             if not server.refuse(error):  # else the front says it, once

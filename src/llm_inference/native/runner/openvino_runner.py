@@ -9,7 +9,6 @@ Imports openvino at the top: to be imported only where it is installed and chose
 from __future__ import annotations
 
 import logging
-import time
 from pathlib import Path
 
 import openvino as ov
@@ -22,10 +21,12 @@ from llm_inference.native.batch import ModelInput
 from llm_inference.native.checkpoint import Checkpoint
 from llm_inference.native.loader import fill_slots, out_of_memory_explained, read_config, refuse_quantized
 from llm_inference.native.models.llama import layer_windows
-from llm_inference.native.runner.openvino.compile import compile_graph, ov_type
+from llm_inference.native.runner.kv_format import kv_format
+from llm_inference.native.runner.openvino.compile import compile_graph
 from llm_inference.native.runner.openvino.graph import BLOCK_SIZE, build_graph
 from llm_inference.native.runner.openvino.step_tensors import StepTensors
 from llm_inference.native.runner.openvino.weights import LlamaWeights
+from llm_inference.native.stage_clock import StageClock
 
 logger = logging.getLogger(__name__)
 
@@ -44,28 +45,31 @@ class OpenVINORunner:
         quantization: str | None = None,
         num_threads: int,
         progress: bool = False,
+        clock: StageClock | None = None,
     ) -> None:
-        """Load and compile. `dtype`: float32 or bfloat16; `quantization`: None or "int8".
+        """Load and compile. `dtype`: float32 or bfloat16; `quantization`: None or "int8". `clock` learns both stages.
 
         Raises as `load_model` does.
         """
-        started_s = time.monotonic()
+        clock = clock or StageClock()
         refuse_quantized(directory, spec)
         config = read_config(directory)
         with out_of_memory_explained(directory, spec, _CPU):
             weights = LlamaWeights(spec)
             fill_slots(weights, Checkpoint(directory), progress=progress)
-            graph = build_graph(spec, config, weights, quantization, ov_type(dtype))
-            built_s = time.monotonic()
-            self._request = compile_graph(graph, dtype, num_threads)
+            kv = kv_format("openvino", str(dtype).removeprefix("torch."), quantization)
+            graph = build_graph(spec, config, weights, quantization, kv)
+            clock.end("weights")
+            self._request = compile_graph(graph, dtype, kv, num_threads)
+            clock.end("compile")
         self._constants = graph.constants
         self._tensors = StepTensors(self._request)
-        self._dtype = dtype
+        self._kv_dtype: torch.dtype = getattr(torch, kv.dtype)
         self._cache: PagedKV | None = None
         self._shape = AttentionShape(
             num_heads=spec.num_heads,
             num_kv_heads=spec.num_kv_heads,
-            head_dim=spec.head_dim,
+            head_dim=kv.width(spec.head_dim),
             scale=spec.head_dim**-0.5,
             windows=layer_windows(spec, config),
         )
@@ -73,24 +77,22 @@ class OpenVINORunner:
         self.weight_bytes = graph.num_bytes
         self._hidden_size = spec.hidden_size
         logger.info(
-            "loaded %s: %d parameters, %.0f MiB as %s for openvino %s; read in %.1f s, compiled in %.1f s",
+            "loaded %s: %d parameters, %.0f MiB as %s for openvino %s",
             directory.name,
             spec.num_parameters,
             graph.num_bytes / 2**20,
             quantization or str(dtype).removeprefix("torch."),
             ov.get_version().partition("-")[0],
-            built_s - started_s,
-            time.monotonic() - built_s,
         )
 
     @property
     def kv_block_bytes(self) -> int:
-        return self._shape.kv_bytes(BLOCK_SIZE, self._dtype)
+        return self._shape.kv_bytes(BLOCK_SIZE, self._kv_dtype)
 
     def allocate_kv_cache(self, num_blocks: int) -> None:
         """Once, before the first `execute`. Raises `OutOfMemoryError`."""
         assert self._cache is None, "the KV cache is allocated once"
-        self._cache = PagedKV(self._shape, num_blocks, BLOCK_SIZE, self._dtype, _CPU)
+        self._cache = PagedKV(self._shape, num_blocks, BLOCK_SIZE, self._kv_dtype, _CPU)
         for layer, sides in enumerate(self._cache.data):
             for name, blocks in zip(("key", "value"), sides, strict=True):
                 self._request.set_tensor(f"{name}.{layer}", _shared(blocks))

@@ -8,7 +8,8 @@ import openvino as ov
 import torch
 
 from llm_inference.errors import UnsupportedModelError
-from llm_inference.native.runner.openvino.graph import Graph
+from llm_inference.native.runner.kv_format import KVFormat
+from llm_inference.native.runner.openvino.graph import KV_TYPES, Graph
 
 #: Divides `weights.GROUP_SIZE`. Without effect on matrices that are not quantized.
 ACTIVATION_GROUP_SIZE: Final = 32
@@ -21,13 +22,13 @@ def ov_type(dtype: torch.dtype) -> Any:
     return _TYPES[dtype]
 
 
-def compile_graph(graph: Graph, dtype: torch.dtype, num_threads: int) -> Any:
+def compile_graph(graph: Graph, dtype: torch.dtype, kv: KVFormat, num_threads: int) -> Any:
     """An infer request. Raises `UnsupportedModelError` when the library has no kernels for the graph here.
 
-    Nothing is left to the library's taste. The cache has the format of the computation, where it would choose 8 bits.
-    Threads are not pinned: two processes would pin theirs to the same CPUs. Before a product with int8 weights each
-    row of the activations is rounded to 8 bits in groups of its own, whatever else is in the batch: twice as fast from
-    a few rows on.
+    Nothing is left to the library's taste. Keys of 8 bits are scaled by token, where it would scale by channel over a
+    block and round the block anew with every token that comes in. Threads are not pinned: two processes would pin
+    theirs to the same CPUs. Before a product with int8 weights each row of the activations is rounded to 8 bits in
+    groups of its own, whatever else is in the batch: twice as fast from a few rows on.
     """
     kind = ov_type(dtype)
     properties = {
@@ -37,7 +38,8 @@ def compile_graph(graph: Graph, dtype: torch.dtype, num_threads: int) -> Any:
         "INFERENCE_NUM_THREADS": num_threads,
         "ENABLE_HYPER_THREADING": True,  # the number of threads is decided; a half of it would stay idle
         "INFERENCE_PRECISION_HINT": kind,
-        "KV_CACHE_PRECISION": kind,
+        "KV_CACHE_PRECISION": KV_TYPES[kv.dtype],
+        "KEY_CACHE_QUANT_MODE": "BY_TOKEN",
         "DYNAMIC_QUANTIZATION_GROUP_SIZE": ACTIVATION_GROUP_SIZE,
     }
     try:

@@ -25,9 +25,12 @@ from llm_inference.model_spec import ModelSpec
 from llm_inference.native.layers.rope import inverse_frequencies
 from llm_inference.native.models.llama import layer_windows
 from llm_inference.native.runner.choice import BLOCK_SIZES
+from llm_inference.native.runner.kv_format import KVFormat
 from llm_inference.native.runner.openvino.weights import Constants, LlamaWeights, Matrix, Node
 
 BLOCK_SIZE: Final = BLOCK_SIZES["openvino"]
+#: Of a cache, by `KVFormat.dtype`.
+KV_TYPES: Final = {"float32": ov.Type.f32, "bfloat16": ov.Type.bf16, "uint8": ov.Type.u8}
 
 _ACTIVATIONS: Final[dict[str, Callable[[Node], Node]]] = {
     "silu": ops.swish,
@@ -46,7 +49,7 @@ class Inputs:
     token_ids, positions [T]; past_lens [S]: tokens of each sequence that the cache holds before the step;
     query_begins [S + 1]: where each sequence's tokens begin in the step; block_ids [N], the tables one after the
     other, and block_begins [S + 1]; max_context_len []; rows [R]: tokens that something is wanted of, num_logits [1] of
-    them logits and the others hidden states; key.i, value.i [blocks, kv heads, BLOCK_SIZE, head_dim].
+    them logits and the others hidden states; key.i, value.i [blocks, kv heads, BLOCK_SIZE, `KVFormat.width`].
     """
 
     parameters: dict[str, Node] = field(default_factory=dict)
@@ -69,18 +72,18 @@ class Graph:
 
 
 def build_graph(
-    spec: ModelSpec, config: Mapping[str, Any], weights: LlamaWeights, quantization: str | None, kv_type: Any
+    spec: ModelSpec, config: Mapping[str, Any], weights: LlamaWeights, quantization: str | None, kv: KVFormat
 ) -> Graph:
     """Empties `weights`. Raises `UnsupportedModelError` or `SourceError` as the model class of the torch runner does.
 
     `quantization`: None or "int8". The outputs are named `logits` and `hidden`, float32.
     """
-    return _Builder(spec, config, weights, quantization, kv_type).build()
+    return _Builder(spec, config, weights, quantization, kv).build()
 
 
 class _Builder:
     def __init__(
-        self, spec: ModelSpec, config: Mapping[str, Any], weights: LlamaWeights, quantization: str | None, kv_type: Any
+        self, spec: ModelSpec, config: Mapping[str, Any], weights: LlamaWeights, quantization: str | None, kv: KVFormat
     ) -> None:
         if spec.hidden_act not in _ACTIVATIONS:
             raise UnsupportedModelError(
@@ -92,7 +95,9 @@ class _Builder:
         self._weights = weights
         self._constants = Constants()
         self._make_matrix = self._constants.dense if quantization is None else self._constants.int8
-        self._kv_type = kv_type
+        # A fused matrix is a copy; unquantized ones share the memory of the mapped file instead.
+        self._fuses = quantization is not None
+        self._kv = kv
         self._windows = layer_windows(spec, config)
         self._frequencies, self._rope_scale = inverse_frequencies(
             spec.head_dim, spec.rope, int(config.get("max_position_embeddings") or spec.max_position_embeddings)
@@ -142,9 +147,9 @@ class _Builder:
         """`rows`: the tokens to go on with behind the attention; None: all."""
         name = f"model.layers.{index}"
         x = self._norm(f"{name}.input_layernorm", hidden)
-        q = self._rotate(self._linear(f"{name}.self_attn.q_proj", x), self._spec.num_heads, rotation)
-        k = self._rotate(self._linear(f"{name}.self_attn.k_proj", x), self._spec.num_kv_heads, rotation)
-        x = self._attention(index, q, k, self._linear(f"{name}.self_attn.v_proj", x), tables)
+        q, k, v = self._queries_keys_values(f"{name}.self_attn", x)
+        q, k = self._rotate(q, self._spec.num_heads, rotation), self._rotate(k, self._spec.num_kv_heads, rotation)
+        x = self._attention(index, q, k, v, tables)
         if rows is not None:
             axis = ops.constant(np.int64(0))
             x, hidden = ops.gather(x, rows, axis), ops.gather(hidden, rows, axis)
@@ -157,8 +162,9 @@ class _Builder:
     def _attention(self, index: int, q: Node, k: Node, v: Node, tables: list[Node]) -> Node:
         """The operation writes keys and values into the cache, then attends."""
         spec = self._spec
-        shape = (-1, spec.num_kv_heads, BLOCK_SIZE, spec.head_dim)
-        caches = [self._inputs.add(f"{name}.{index}", self._kv_type, *shape) for name in ("key", "value")]
+        shape = (-1, spec.num_kv_heads, BLOCK_SIZE, self._kv.width(spec.head_dim))
+        kind = KV_TYPES[self._kv.dtype]
+        caches = [self._inputs.add(f"{name}.{index}", kind, *shape) for name in ("key", "value")]
         *by_sequence, max_context_len = tables
         scale = ops.constant(np.float32(spec.head_dim**-0.5))
         window = ops.constant(np.int32(self._windows[index] or 0))
@@ -195,6 +201,17 @@ class _Builder:
         root = ops.sqrt(ops.add(mean, ops.constant(np.float32(self._spec.rms_norm_eps))))
         x = ops.multiply(x, ops.divide(ops.constant(np.float32(1)), root))
         return ops.multiply(x, self._constants.vector(self._weights.take(f"{name}.weight")))
+
+    def _queries_keys_values(self, name: str, x: Node) -> list[Node]:
+        names = [f"{name}.{letter}_proj" for letter in "qkv"]
+        if not self._fuses:
+            return [self._linear(each, x) for each in names]
+        matrices = [self._weights.take(f"{each}.weight") for each in names]
+        y = ops.matmul(x, self._matrix(torch.cat(matrices)).whole(), False, True)
+        if self._weights.has(f"{names[0]}.bias"):
+            y = ops.add(y, self._constants.vector(torch.cat([self._weights.take(f"{each}.bias") for each in names])))
+        widths = np.array([len(matrix) for matrix in matrices], np.int64)
+        return list(ops.variadic_split(y, ops.constant(np.int64(1)), ops.constant(widths)).outputs())
 
     def _linear(self, name: str, x: Node) -> Node:
         y = ops.matmul(x, self._matrix(self._weights.take(f"{name}.weight")).whole(), False, True)
