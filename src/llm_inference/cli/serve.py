@@ -14,10 +14,15 @@ HELP = "serve models over HTTP"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_config_arguments(parser, api=True)
+    parser.add_argument(
+        "--on", choices=("ray",), help="run the engines as replicas in a Ray cluster (`ray:` of each model)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     config = options.load(args).config
+    if args.on == "ray":
+        config = config.model_copy(update={"models": tuple(model.on_ray() for model in config.models)})
     from llm_inference import serve
 
     return serve.run(config)

@@ -11,14 +11,9 @@ import csv
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from llm_inference.gateway.tenants.prices import Price
+from typing import Any
 
 HELP = "sum up the ledger: requests, tokens and prices by key, model, day, …"
-
-_SUMS = ("requests", "prompt_tokens", "completion_tokens", "cached_tokens", "duration_s")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from llm_inference.config.load import load_config
+    from llm_inference.gateway.tenants.usage_sums import SUMS, join
     from llm_inference.serve.tenants import open_ledger_store, prices
 
     config = load_config(args.config).config
@@ -47,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
         store.close()
     known = prices(config)
     joined = join(rows, by, known)
-    columns = [*by, *_SUMS, *(["price"] if known else [])]
+    columns = [*by, *SUMS, *(["price"] if known else [])]
     if args.json:
         print(json.dumps(joined, indent=2))
     elif args.csv:
@@ -57,28 +53,6 @@ def run(args: argparse.Namespace) -> int:
     else:
         _print_table(joined, columns)
     return 0
-
-
-def join(rows: list[dict[str, Any]], by: tuple[str, ...], known: dict[str, Price]) -> list[dict[str, Any]]:
-    """One row for each combination of `by`, of rows that are apart by model; with prices where any are known."""
-    joined: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for row in rows:
-        total = joined.setdefault(
-            tuple(row[name] for name in by), {**{name: row[name] for name in by}, **dict.fromkeys(_SUMS, 0)}
-        )
-        for name in _SUMS:
-            total[name] += row[name]
-        if known:
-            price = known.get(row["model"])
-            more = 0.0
-            if price is not None:
-                more = price.of(row["prompt_tokens"], row["completion_tokens"], row["cached_tokens"])
-            total["price"] = total.get("price", 0.0) + more
-    for total in joined.values():
-        total["duration_s"] = round(total["duration_s"], 3)
-        if "price" in total:
-            total["price"] = round(total["price"], 9)
-    return list(joined.values())
 
 
 def _moment(text: str | None, flag: str) -> float | None:
@@ -94,9 +68,11 @@ def _moment(text: str | None, flag: str) -> float | None:
 
 
 def _print_table(rows: list[dict[str, Any]], columns: list[str]) -> None:
+    from llm_inference.gateway.tenants.usage_sums import SUMS
+
     table = [columns, *([str(row[name]) for name in columns] for row in rows)]
     widths = [max(len(line[place]) for line in table) for place in range(len(columns))]
-    numbers = {*_SUMS, "price"}
+    numbers = {*SUMS, "price"}
     for line in table:
         cells = [
             cell.rjust(width) if name in numbers else cell.ljust(width)
