@@ -102,8 +102,10 @@ They run in a process of their own, started here, with the Python of the cache d
 OWN = """## Servers with a protocol of their own
 
 They run elsewhere, at `url`. Chat templates and token counts are ours, so `tokenizer` (or `model`) names the model's
-files. Triton is reached over HTTP or gRPC (`url: grpc://host:port`, extra `triton`), and takes what the inputs of the
-served model are: the column shows the documented ensemble.
+files; so are tool calls and reasoning, which are read out of the text as it comes (`tool_parser`, `reasoning_parser`).
+A call is forced by a JSON Schema of that one call, where the engine takes schemas. Triton is reached over HTTP or gRPC
+(`url: grpc://host:port`, extra `triton`), and takes what the inputs of the served model are: the column shows the
+documented ensemble.
 """
 
 

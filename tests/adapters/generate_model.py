@@ -19,8 +19,16 @@ TEMPLATE = (
     "<s>{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}{% if add_generation_prompt %}[a]{% endif %}"
 )
 
+#: Shows tools, and teaches the model the format of the parser `hermes`.
+TOOL_TEMPLATE = (
+    "<s>{% for t in tools or [] %}[tool]{{ t.function.name }}{% endfor %}"
+    "{% if tools %}[call with <tool_call>]{% endif %}"
+) + TEMPLATE.removeprefix("<s>")
+#: Lets the model think first.
+THINK_TEMPLATE = TOOL_TEMPLATE + "{% if add_generation_prompt %}<think>\n{% endif %}{# </think> #}"
 
-def write_tokenizer(directory: Path, *, template: bool = True) -> Path:
+
+def write_tokenizer(directory: Path, *, template: bool | str = True) -> Path:
     """Every byte is a token, `<s>` begins a text, `</s>` ends one."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {token: token_id for token_id, token in enumerate(["<s>", "</s>", *alphabet])}
@@ -35,7 +43,7 @@ def write_tokenizer(directory: Path, *, template: bool = True) -> Path:
     backend.save(str(directory / "tokenizer.json"))
     (directory / "tokenizer_config.json").write_text('{"bos_token": "<s>", "eos_token": "</s>"}')
     if template:
-        (directory / "chat_template.jinja").write_text(TEMPLATE)
+        (directory / "chat_template.jinja").write_text(TEMPLATE if template is True else template)
     return directory
 
 

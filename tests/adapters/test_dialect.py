@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
 
-from llm_inference.adapters.dialect import Dialect, capability_table, json_schema_of, logprob, regex_of
+from llm_inference.adapters.dialect import Dialect, capability_table, logprob, schema_or_regex
 from llm_inference.adapters.lightllm import LightLLMDialect
 from llm_inference.adapters.mii import MIIDialect
 from llm_inference.adapters.ollama_native import OllamaDialect
@@ -40,14 +41,12 @@ def test_a_refusal_goes_before_what_is_common_to_all() -> None:
 
 
 def test_grammars_as_schemas_and_expressions() -> None:
-    assert json_schema_of(Grammar("json_object", "")) == '{"type": "object"}'
-    assert json_schema_of(Grammar("json_schema", "{}")) == "{}"
-    assert json_schema_of(Grammar("regex", "a")) is None
-    assert regex_of(Grammar("regex", "a+")) == "a+"
-    assert regex_of(Grammar("json_schema", "{}")) is None
+    assert schema_or_regex(Grammar("json_object", "")) == ("json_schema", '{"type": "object"}')
+    assert schema_or_regex(Grammar("json_schema", "{}")) == ("json_schema", "{}")
+    assert schema_or_regex(Grammar("regex", "a+")) == ("regex", "a+")
     texts = ("a.b", "(c|d)", "e f", "[g]{2}^$*+?\\")
-    expression = regex_of(Grammar("choice", ""), texts)
-    assert expression is not None
+    kind, expression = schema_or_regex(Grammar("choice", json.dumps(texts)))
+    assert kind == "regex"
     assert all(re.fullmatch(expression, text) for text in texts)
     assert re.fullmatch(expression, "axb") is None
 

@@ -4,6 +4,7 @@ import re
 import sys
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -88,6 +89,19 @@ def test_its_own_venv_goes_before_path(tmp_path: Path, monkeypatch: pytest.Monke
     venv.mkdir(parents=True)
     (venv / "python").symlink_to(sys.executable)
     assert find_program("e", launch, None) == ([str(venv / "python"), "-m", "m"], True)
+
+
+def test_vllm_has_the_parser_of_the_models_format(tmp_path: Path) -> None:
+    def flags(**keys: Any) -> list[str]:
+        return vllm.parser_flags(Plan(model=ModelConfig(model="m", **keys), source=str(tmp_path), port=1))
+
+    auto = ["--enable-auto-tool-choice", "--tool-call-parser"]
+    assert flags() == []
+    (tmp_path / "chat_template.jinja").write_text("{{ messages }}[TOOL_CALLS]")
+    assert flags() == [*auto, "mistral"]
+    assert flags(chat_template="{{ messages }}<|python_start|>") == [*auto, "pythonic"]
+    assert flags(tool_parser="llama3_json") == [*auto, "llama3_json"]
+    assert flags(tool_parser="none", reasoning_parser="qwen3") == ["--reasoning-parser", "qwen3"]
 
 
 def test_vllm_keeps_float32_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from llm_inference.adapters import openai, sglang, tgi, vllm
+from llm_inference.adapters import llamacpp, openai, sglang, tgi, vllm
 from llm_inference.adapters.openai_http import OpenAIEngine, OpenAISettings
-from llm_inference.engine.types import GenerationDefaults
+from llm_inference.engine.types import ChatPrompt, GenerationDefaults
 from llm_inference.errors import (
     ConfigError,
     ContextLengthError,
@@ -18,6 +18,7 @@ from llm_inference.errors import (
     OverloadedError,
     StartupError,
 )
+from llm_inference.text.tokenizer import Tokenizer
 from tests.adapters.upstream_server import (
     CHAT,
     ForeignServer,
@@ -124,7 +125,6 @@ async def test_a_server_with_a_tokenizer_is_asked_how_long_a_prompt_is() -> None
 
 async def test_a_server_that_minds_no_length_gets_a_number_and_no_prompt_too_long(default_model_dir: Any) -> None:
     from llm_inference.text.chat import encode_chat
-    from llm_inference.text.tokenizer import Tokenizer
 
     tokenizer = Tokenizer.load(default_model_dir)
     profile = dataclasses.replace(tgi.PROFILE, completion_length="always")
@@ -284,6 +284,68 @@ async def test_stop_strings_are_ours_where_the_server_has_none() -> None:
         assert texts(deltas) == "one STOP"
 
 
+async def test_a_stop_string_that_is_to_be_shown_is_ours_where_the_server_hides_it() -> None:
+    async with foreign(Script([ANSWER])) as server, engine_at(llamacpp.PROFILE, server) as engine:
+        assert texts(await collect(engine, request(stop=("llo",), include_stop_str_in_output=True))) == "Héllo"
+        assert "stop" not in server.bodies[0]
+        assert texts(await collect(engine, request(stop=("never",)))) == "Héllo ✓"
+        assert server.bodies[1]["stop"] == ["never"]
+
+
+async def test_no_connection_serves_twice_where_the_server_drops_it_in_silence() -> None:
+    async with foreign(Script([ANSWER])) as server, engine_at(llamacpp.PROFILE, server) as engine:
+        for _ in range(3):
+            await collect(engine, request())
+        assert {headers["connection"] for headers in server.headers} == {"close"}
+
+
+async def test_greedy_choices_are_as_many_requests_where_the_server_gives_one() -> None:
+    async with foreign(Script([ANSWER])) as server, engine_at(vllm.PROFILE, server) as engine:
+        deltas = await collect(engine, request(n=2, temperature=0.0))
+        assert [texts(deltas, index) for index in range(2)] == ["Héllo ✓"] * 2
+        assert ["n" in body for body in server.bodies] == [False, False]
+
+
+async def test_a_forced_call_where_the_server_forces_none() -> None:
+    """By a schema of the call, and read out of the text; the usage is the server's."""
+    parts = ('{"name": "f", "argu', 'ments": {"x": ', "1}}", "\n")
+    answer = sse(*(said(part) for part in parts), said(finish="stop"), usage(5, 9))
+    tools = ({"type": "function", "function": {"name": "f"}}, {"type": "function", "function": {"name": "g"}})
+    prompt = ChatPrompt(messages=CHAT.messages, tools=tools)
+    allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [_named("g")]}}
+    async with foreign(Script([answer])) as server, engine_at(llamacpp.PROFILE, server) as engine:
+        deltas = await collect(engine, request(prompt, tool_choice=_named("f")))
+        assert texts(await collect(engine, request(prompt, tool_choice=allowed))) == "".join(parts)
+    calls = [call for delta in deltas for call in delta.tool_calls]
+    assert [call.name for call in calls if call.name] == ["f"]
+    assert "".join(call.arguments for call in calls) == '{"x": 1}'
+    assert (texts(deltas), deltas[-1].finish_reason) == ("", "tool_calls")
+    assert deltas[-1].usage is not None
+    assert deltas[-1].usage.completion_tokens == 9
+    forced, chosen = server.bodies
+    assert forced["response_format"]["json_schema"]["schema"]["properties"]["name"] == {"const": "f"}
+    assert forced["tool_choice"] == "none"
+    assert (chosen["tool_choice"], chosen["tools"]) == ("auto", [tools[1]])
+
+
+def _named(name: str) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name}}
+
+
+async def test_what_would_not_reach_the_model_or_not_fit(default_model_dir: Any) -> None:
+    tokenizer = Tokenizer.load(default_model_dir)
+    tools = ({"type": "function", "function": {"name": "f"}},)
+    async with (
+        foreign(Script([ANSWER])) as server,
+        engine_at(vllm.PROFILE, server, tokenizer=tokenizer) as engine,
+    ):
+        with pytest.raises(InvalidRequestError, match="chat template does not show tools"):
+            await collect(engine, request(ChatPrompt(messages=CHAT.messages, tools=tools)))
+        with pytest.raises(ContextLengthError, match="64 tokens"):
+            await collect(engine, request(max_tokens=64))
+        assert not server.bodies
+
+
 async def test_more_stop_strings_than_the_server_takes() -> None:
     async with foreign(Script([ANSWER])) as server, engine_at(openai.PROFILE, server) as engine:
         assert texts(await collect(engine, request(stop=("1", "2", "3", "4", "llo")))) == "Hé"
@@ -354,7 +416,6 @@ async def test_what_the_start_finds_out() -> None:
 
 async def test_usage_is_counted_by_our_tokenizer_where_none_is_sent(default_model_dir: Any) -> None:
     from llm_inference.text.chat import encode_chat
-    from llm_inference.text.tokenizer import Tokenizer
 
     tokenizer = Tokenizer.load(default_model_dir)
     async with foreign(Script([sse(said("Hello world"), said(finish="stop"))])) as server:

@@ -55,7 +55,7 @@ def test_without_url_it_says_how_to_start_the_engine(tokenizer_dir: Path, name: 
         ({"tensor_parallel_size": 2}, "tensor_parallel_size: has no effect"),
         ({"quantization": "awq"}, "quantization: has no effect"),
         ({"enable_prefix_caching": False}, "enable_prefix_caching: has no effect"),
-        ({"tool_parser": "hermes"}, "tool_parser: "),
+        ({"tool_parser": "hermse"}, "did you mean 'hermes'|Did you mean 'hermes'"),
         ({"engine_args": {"straem": True}}, "did you mean stream"),
         ({"engine_args": {"x": True}}, "known here: accumulate_tokens, stream"),
         ({"engine_args": {"stream": "no"}}, "must be a bool"),
@@ -65,6 +65,11 @@ def test_without_url_it_says_how_to_start_the_engine(tokenizer_dir: Path, name: 
 def test_keys_without_effect(tokenizer_dir: Path, keys: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         create(configuration(tokenizer_dir, "http://127.0.0.1:1", "triton", **keys))
+
+
+def test_parsers_beside_a_servers_own(tokenizer_dir: Path) -> None:
+    with pytest.raises(ConfigError, match="finds tool calls and reasoning by itself"):
+        create(configuration(tokenizer_dir, "http://127.0.0.1:1", "ollama-native", tool_parser="hermes"))
 
 
 def test_more_than_the_model_was_made_for(tmp_path: Path, tokenizer_dir: Path) -> None:

@@ -15,7 +15,13 @@ from tests.gateway.serving import Reply
 
 TEXT = "The capital of France is"
 QUESTION = "What is the capital of France?"
-CHAT = ChatPrompt(messages=({"role": "user", "content": QUESTION},))
+#: With an instruction of our own: in 8 bits of activations the model gets lost after the long one of its template.
+CHAT = ChatPrompt(
+    messages=(
+        {"role": "system", "content": "You are a helpful assistant."},
+        {"role": "user", "content": QUESTION},
+    )
+)
 MESSAGES = [{"role": "user", "content": QUESTION}]
 COMPLETION_PATH, CHAT_PATH = "/v1/completions", "/v1/chat/completions"
 _ids: Iterator[int] = itertools.count()

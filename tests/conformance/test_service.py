@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import aiohttp
 import pytest
@@ -21,6 +22,7 @@ from tests.conformance.client import (
     streamed,
 )
 from tests.conformance.engines import MAX_MODEL_LEN, Case
+from tests.conformance.fields import TOOL
 from tests.conformance.test_engines import endless, needs
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="package")]
@@ -57,6 +59,23 @@ async def test_a_stop_string_that_a_stream_must_not_show(case: Case) -> None:
     text, reason, _ = streamed(stream)
     assert text == whole[: whole.index(stop)]
     assert reason == "stop"
+
+
+async def test_a_forced_call_in_a_stream(case: Case) -> None:
+    if case.echoes:
+        pytest.skip("no model")
+    needs(case, "tool_choice")
+    choice = {"type": "function", "function": {"name": "get_weather"}}
+    stream = await chat(case, tools=[TOOL], tool_choice=choice, max_tokens=96, stream=True)
+    assert stream.status == 200, stream.text
+    choices = [choice for event in stream.events[:-1] for choice in event["choices"]]
+    calls = [call for choice in choices for call in choice["delta"].get("tool_calls") or ()]
+    assert [call["function"]["name"] for call in calls if call["function"].get("name")] == ["get_weather"]
+    assert [call["id"] for call in calls if call.get("id")], "the first fragment has the call's id"
+    assert {call["index"] for call in calls} == {0}
+    assert isinstance(json.loads("".join(call["function"].get("arguments") or "" for call in calls))["city"], str)
+    assert not "".join(choice["delta"].get("content") or "" for choice in choices).strip()
+    assert [choice["finish_reason"] for choice in choices if choice["finish_reason"]][-1] in ("tool_calls", "stop")
 
 
 async def test_usage_is_counted_as_the_tokenizer_counts(case: Case) -> None:

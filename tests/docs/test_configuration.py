@@ -11,7 +11,11 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from llm_inference.cli import main, options
+from llm_inference.config.admission import AdmissionConfig
+from llm_inference.config.ray import RayConfig
+from llm_inference.config.routing import AgreementConfig, RoutingConfig
 from llm_inference.config.schema import ApiConfig, GenerationConfig, ModelConfig
+from llm_inference.config.telemetry import AlertsConfig, TelemetryConfig
 from llm_inference.config.tenants import KeyConfig, LimitsConfig, PriceConfig
 from llm_inference.config.values import parse_size
 from llm_inference.errors import StartupError
@@ -20,11 +24,17 @@ from tests.docs.blocks import REPOSITORY, coded, section, table
 DOCUMENT = REPOSITORY / "docs" / "configuration.md"
 SECTIONS: list[tuple[str, type[BaseModel]]] = [
     ("Keys of `api:`", ApiConfig),
+    ("Keys of `admission:`", AdmissionConfig),
     ("Keys of a model", ModelConfig),
+    ("Keys of `routing:`", RoutingConfig),
+    ("Keys of `routing.agreement`", AgreementConfig),
+    ("Keys of `ray:`", RayConfig),
     ("Keys of `generation:`", GenerationConfig),
     ("Keys of `api.keys`", KeyConfig),
     ("Keys of limits", LimitsConfig),
     ("Keys of `price:`", PriceConfig),
+    ("Keys of `telemetry:`", TelemetryConfig),
+    ("Keys of `telemetry.alerts`", AlertsConfig),
 ]
 
 

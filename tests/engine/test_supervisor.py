@@ -289,10 +289,14 @@ async def test_grandchildren_go_with_the_child(tmp_path: Path, own_session: bool
     await until(lambda: not alive(grandchild))
 
 
-async def test_grandchildren_of_a_crashed_child_go_before_the_restart(tmp_path: Path) -> None:
+@pytest.mark.parametrize("environment", [None, {}], ids=["with the mark", "without it"])
+async def test_grandchildren_of_a_crashed_child_go_before_the_restart(
+    tmp_path: Path, environment: dict[str, str] | None
+) -> None:
+    """A process that writes a title of its own over its environment is known by its session alone."""
     code = (
         "import os, pathlib, subprocess, time\n"
-        "p = subprocess.Popen(['sleep', '60'])\n"
+        f"p = subprocess.Popen(['/bin/sleep', '60'], env={environment})\n"
         "with open(os.environ['READY_FILE'] + '.pids', 'a') as f: print(p.pid, file=f)\n"
         "pathlib.Path(os.environ['READY_FILE']).touch()\n"
         "time.sleep(60)\n"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from llm_inference.adapters.backend import Backend
 from llm_inference.adapters.frames import Framing
@@ -131,11 +132,11 @@ _EMULATED = (
     "chat_template_kwargs",
     "continue_final_message",
     "add_generation_prompt",
+    "tools",
+    "parallel_tool_calls",
 )
 _REFUSED = {
-    "tools": "its text protocol has no tools; use an engine with OpenAI's routes",
-    "tool_choice": "its text protocol has no tools; use an engine with OpenAI's routes",
-    "parallel_tool_calls": "its text protocol has no tools; use an engine with OpenAI's routes",
+    "tool_choice": "its output cannot be constrained, so no call can be forced; leave it out, or send none or auto",
     "reasoning_effort": "pass the template's own switch in `chat_template_kwargs`",
     "prompt_logprobs": "use `echo` together with `logprobs` on /v1/completions",
     "priority": "its protocol has no priorities",
@@ -155,6 +156,8 @@ def capability_table(
     fields: dict[str, Support] = dict.fromkeys(_EMULATED, "emulated")
     fields.update(dict.fromkeys(emulated, "emulated"))
     fields.update(dict.fromkeys(enforced, "enforced"))
+    if "response_format" in fields:  # a forced call is an output of that form
+        fields.setdefault("tool_choice", "emulated")
     for name in refused or {}:
         fields.pop(name, None)
     reasons = {name: why for name, why in {**_REFUSED, **(refused or {})}.items() if name not in fields}
@@ -173,18 +176,16 @@ def logprob(token_id: int, text: str, value: float | None, top: Iterable[tuple[i
     )
 
 
-def json_schema_of(grammar: Grammar) -> str | None:
-    """The JSON Schema text of a grammar that is one."""
+def schema_or_regex(grammar: Grammar) -> tuple[Literal["json_schema", "regex"], str]:
+    """What constrains an output, in one of the two forms that most engines take. Not for a Lark grammar."""
     if grammar.kind == "json_object":
-        return '{"type": "object"}'
-    return grammar.source if grammar.kind == "json_schema" else None
-
-
-def regex_of(grammar: Grammar, choices: Iterable[str] = ()) -> str | None:
-    """The regular expression of a grammar that is one; `choices` are those of a `choice`."""
+        return "json_schema", '{"type": "object"}'
+    if grammar.kind == "json_schema":
+        return "json_schema", grammar.source
     if grammar.kind == "choice":
-        return "(" + "|".join(_literal(choice) for choice in choices) + ")"
-    return grammar.source if grammar.kind == "regex" else None
+        return "regex", "(" + "|".join(map(_literal, json.loads(grammar.source))) + ")"
+    assert grammar.kind == "regex", f"a {grammar.kind} is refused before"
+    return "regex", grammar.source
 
 
 def _literal(text: str) -> str:

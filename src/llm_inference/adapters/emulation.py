@@ -3,6 +3,7 @@
     fan_out(generate, request)          n choices as n requests
     until_stop(deltas, …)               stop strings with hold-back
     with_usage(deltas, count)           token counts where the engine sends none
+    with_calls(deltas, output)          tool calls out of text
 
 Each closes what it reads from when it is closed itself, so that `aclose()` reaches the engine through all of them.
 They know no engine and no protocol but that of `Delta`.
@@ -17,6 +18,7 @@ from contextlib import aclosing
 import msgspec
 
 from llm_inference.engine.types import Delta, GenerateRequest, Usage
+from llm_inference.text.parsing import OutputFormat
 from llm_inference.text.stop import StopChecker
 
 Generate = Callable[[GenerateRequest], AsyncGenerator[Delta, None]]
@@ -99,6 +101,29 @@ async def with_usage(
             unfinished -= delta.finish_reason is not None
             if not unfinished and delta.usage is None:
                 delta = msgspec.structs.replace(delta, usage=await count(texts))
+            yield delta
+
+
+async def with_calls(
+    deltas: AsyncGenerator[Delta, None], num_choices: int, output: OutputFormat
+) -> AsyncGenerator[Delta, None]:
+    """The text of each choice read as tool calls. What the engine says after a whole call is waited for: its usage."""
+    parsers = [output.make_parser() for _ in range(num_choices)]
+    async with aclosing(deltas):
+        async for delta in deltas:
+            parser = parsers[delta.index]
+            if parser is not None:
+                new = parser.add(delta.text)
+                reason = delta.finish_reason
+                if reason is not None:
+                    new += parser.finish()
+                    if parser.saw_tool_call and (reason == "stop" or parser.is_complete):
+                        reason = "tool_calls"
+                calls = (*delta.tool_calls, *new.tool_calls)
+                reasoning = delta.reasoning + new.reasoning
+                delta = msgspec.structs.replace(
+                    delta, text=new.text, reasoning=reasoning, tool_calls=calls, finish_reason=reason
+                )
             yield delta
 
 

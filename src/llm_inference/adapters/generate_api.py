@@ -3,14 +3,13 @@
     GenerateRequest ─► PromptSide (thread) ─► one call for each choice ─► Backend ─► Reader ─► Answer ─► Delta, …
 
 Done here, around the engine: chat templates and token counts with our tokenizer, `n` by as many calls (a seed counts
-up), stop strings with hold-back, the prompt taken off the output, aborting by closing the connection. What an engine's
-protocol looks like is its `Dialect`'s business.
+up), stop strings with hold-back, tool calls and reasoning read out of the text, the prompt taken off the output,
+aborting by closing the connection. What an engine's protocol looks like is its `Dialect`'s business.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import AsyncGenerator, Iterable
@@ -24,6 +23,7 @@ from llm_inference.adapters.generate_choice import Answer, Piece
 from llm_inference.adapters.generate_prompt import PreparedPrompt, PromptSide
 from llm_inference.adapters.merging import merged
 from llm_inference.engine.base import Capabilities, EngineStats, Health
+from llm_inference.engine.in_flight import InFlight
 from llm_inference.engine.types import (
     ChatPrompt,
     Delta,
@@ -70,9 +70,7 @@ class GenerateAPIEngine:
         self._limit_is_configured = limit_is_configured
         self._poll_s = poll_s
         self._ready_timeout_s = ready_timeout_s
-        self._num_running = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._in_flight = InFlight()
 
     @property
     def capabilities(self) -> Capabilities:
@@ -84,7 +82,7 @@ class GenerateAPIEngine:
         return self._info
 
     def stats(self) -> EngineStats:
-        return EngineStats(num_running=self._num_running)
+        return EngineStats(num_running=self._in_flight.num, known=("num_running",), per_process=True)
 
     async def start(self) -> None:
         """Waits while the server loads. Raises `ConfigError` when nobody answers, or the server says other limits."""
@@ -128,8 +126,7 @@ class GenerateAPIEngine:
         return Health(live=True, ready=False, reason=f"{self._dialect.health_path} answers with status {status}")
 
     async def stop(self, grace_s: float) -> None:
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._idle.wait(), grace_s)
+        await self._in_flight.drained(grace_s)
         await self._backend.close()
 
     async def tokenize(self, prompt: Prompt, *, add_special_tokens: bool = True) -> TokenizeResult:
@@ -147,10 +144,12 @@ class GenerateAPIEngine:
         return side.tokenizer.decode(token_ids, skip_special_tokens=False)
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta, None]:
-        self._dialect.check(request)
         if request.sampling.max_tokens == 0:
             raise refuse(self._dialect.name, "max_tokens", "it cannot score a prompt without generating; send 1")
+        self._dialect.check(request)
         prompt = await self._prepare(request)
+        if prompt is not None:
+            request = self._read_as(request, prompt)
         sampling = self._resolve(request.sampling, prompt)
         answer = Answer(
             request,
@@ -160,16 +159,10 @@ class GenerateAPIEngine:
             strips_prompt=self._dialect.strips_prompt,
         )
         streams = [self._run(call, first, answer) for first, call in self._calls(request, sampling, prompt)]
-        self._num_running += 1
-        self._idle.clear()
-        try:
+        with self._in_flight:
             async with aclosing(merged(streams)) as deltas:
                 async for delta in deltas:
                     yield delta
-        finally:
-            self._num_running -= 1
-            if not self._num_running:
-                self._idle.set()
 
     async def _prepare(self, request: GenerateRequest) -> PreparedPrompt | None:
         """None: a chat for a server with a template of its own. Such a server may do without our tokenizer."""
@@ -182,6 +175,21 @@ class GenerateAPIEngine:
         if not request.prompt:
             raise InvalidRequestError("The prompt is empty; send some text.", param="prompt")
         return PreparedPrompt((), request.prompt, request.prompt, True, request.prompt)
+
+    def _read_as(self, request: GenerateRequest, prompt: PreparedPrompt) -> GenerateRequest:
+        """The request as the engine must be asked, so that tool calls can be read out of its text."""
+        output, table = prompt.output, self._dialect.capabilities
+        if output.grammar is not None:
+            if table.support("tool_choice") == "refused":
+                raise refuse(self._dialect.name, "tool_choice", table.reasons["tool_choice"])
+            request = prompt.forced(request)
+        if output.tool is not None and output.keeps_special_tokens:
+            if table.support("skip_special_tokens") == "refused":
+                why = "it leaves out the special tokens by which this model calls tools"
+                raise refuse(self._dialect.name, "tools", why)
+            sampling = msgspec.structs.replace(request.sampling, skip_special_tokens=False)
+            request = msgspec.structs.replace(request, sampling=sampling)
+        return request
 
     def _resolve(self, sampling: SamplingParams, prompt: PreparedPrompt | None) -> SamplingParams:
         """What nobody said is filled in: with the defaults that we know, then the API's, unless the server has own."""

@@ -1,6 +1,6 @@
 """From what an engine says to deltas: prompt stripped, stop strings held back, tokens counted, each choice ended once.
 
-    Piece ─► prompt stripped ─► stop token ids ─► stop strings (hold-back) ─► Delta
+    Piece ─► prompt stripped ─► stop token ids ─► stop strings (hold-back) ─► tool calls, reasoning ─► Delta
 
 A `Piece` is one engine's news in our words, made by that engine's adapter. No HTTP, no engine's protocol.
 """
@@ -24,6 +24,8 @@ from llm_inference.engine.types import (
     ToolCallDelta,
     Usage,
 )
+from llm_inference.text.parsers.base import ParsedText
+from llm_inference.text.parsing import PLAIN_TEXT, OutputFormat
 from llm_inference.text.stop import StopChecker
 
 #: The engines' words for why a choice ended. Any other word, and none, means: infer it from the token count.
@@ -71,6 +73,7 @@ class Choice:
         count: Callable[[str], int] | None,
         prompts_to_strip: tuple[str, ...] = (),
         text_offset: int = 0,
+        output: OutputFormat = PLAIN_TEXT,
     ) -> None:
         self.index = index
         self.finished = False
@@ -84,6 +87,8 @@ class Choice:
         self._num_ids = 0
         self._reported: int | None = None
         self._called_tool = False
+        self._parser = output.make_parser()
+        self._reasoning: list[str] = []
 
     @property
     def num_tokens(self) -> int | None:
@@ -95,6 +100,10 @@ class Choice:
         if self.num_tokens is not None:
             return self.num_tokens
         return self._count("".join(self._text)) if self._count is not None else 0
+
+    def counted_reasoning(self) -> int:
+        """Tokens of the reasoning that was found in the output, counted by our tokenizer."""
+        return self._count("".join(self._reasoning)) if self._count is not None else 0
 
     def feed(self, piece: Piece) -> Delta | None:
         """The delta that `piece` makes, or None while everything is held back. Call no more once `finished`."""
@@ -109,7 +118,6 @@ class Choice:
         self._text.append(text)
         entries = piece.logprobs[: len(token_ids)] if stop_id is not None else piece.logprobs
         logprobs = self._placed(entries, len(text)) if self._sampling.logprobs is not None else None
-        self._called_tool |= bool(piece.tool_calls)
         shown, matched = self._check_stop(text)
         finish_reason: FinishReason | None = None
         if matched is not None:
@@ -119,14 +127,21 @@ class Choice:
         elif piece.final:
             shown, finish_reason = shown + self._stops.flush(), self._why(piece.finish_reason)
         stop_reason = matched if matched is not None else stop_id if stop_id is not None else piece.stop_reason
+        parsed = self._parse(shown, final=finish_reason is not None)
+        parsed += ParsedText("", piece.reasoning, piece.tool_calls)
+        self._called_tool |= bool(parsed.tool_calls)
+        if finish_reason is None and self._parser is not None and self._parser.is_complete:
+            finish_reason = "stop"
+        if finish_reason == "stop" and self._called_tool:
+            finish_reason = "tool_calls"
         self.finished = finish_reason is not None
-        if not (self.finished or shown or piece.reasoning or piece.tool_calls or logprobs or token_ids):
+        if not (self.finished or parsed or logprobs or token_ids):
             return None
         return Delta(
             index=self.index,
-            text=shown,
-            reasoning=piece.reasoning,
-            tool_calls=piece.tool_calls,
+            text=parsed.text,
+            reasoning=parsed.reasoning,
+            tool_calls=parsed.tool_calls,
             token_ids=token_ids,
             logprobs=logprobs,
             finish_reason=finish_reason,
@@ -156,7 +171,16 @@ class Choice:
         if reason is None:
             limit = self._sampling.max_tokens
             reason = "length" if limit is not None and self.counted_tokens() >= limit else "stop"
-        return "tool_calls" if reason == "stop" and self._called_tool else reason
+        return reason
+
+    def _parse(self, text: str, *, final: bool) -> ParsedText:
+        if self._parser is None:
+            return ParsedText(text)
+        parsed = self._parser.add(text)
+        parsed = parsed + self._parser.finish() if final else parsed
+        if parsed.reasoning:
+            self._reasoning.append(parsed.reasoning)
+        return parsed
 
     def _placed(self, logprobs: tuple[TokenLogprob, ...], num_chars: int) -> tuple[TokenLogprob, ...]:
         """With `text_offset` filled in."""
@@ -192,6 +216,7 @@ class Answer:
                 count=count,
                 prompts_to_strip=(shown, prompt.text) if strips_prompt and prompt is not None else (),
                 text_offset=len(shown) if self._echo else 0,
+                output=prompt.output if prompt is not None else PLAIN_TEXT,
             )
             for index in range(sampling.n)
         ]
@@ -233,7 +258,9 @@ class Answer:
         # Before the end only where it costs nothing: counting a growing text again and again would be quadratic.
         if finished or all(choice.num_tokens is not None for choice in self.choices):
             completion = sum(choice.counted_tokens() for choice in self.choices)
-            usage = Usage(self._prompt_tokens, completion, self._cached_tokens)
+            # Once, at the end.
+            reasoning = sum(choice.counted_reasoning() for choice in self.choices) if finished else 0
+            usage = Usage(self._prompt_tokens, completion, self._cached_tokens, reasoning)
         if finished:
             now = time.monotonic()
             timing = Timing(ttft_s=(self._first_s or now) - self._accepted_s, total_s=now - self._accepted_s)

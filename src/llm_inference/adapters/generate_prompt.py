@@ -11,8 +11,11 @@ Knows nothing of HTTP and of what engines answer.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import msgspec
 
 from llm_inference.config.schema import ModelConfig
 from llm_inference.engine.types import ChatPrompt, GenerateRequest, GenerationDefaults, Prompt
@@ -21,19 +24,36 @@ from llm_inference.model_spec.fields import JsonFields
 from llm_inference.model_spec.generation import read_generation_config
 from llm_inference.sources.resolve import resolve
 from llm_inference.text.chat import render_chat
+from llm_inference.text.parsing import (
+    NO_FORMATS,
+    PLAIN_TEXT,
+    ModelFormats,
+    OutputFormat,
+    output_format,
+    with_allowed_tools,
+)
 from llm_inference.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedPrompt:
     """`text` is what an engine is given that adds special tokens itself, unless `add_special_tokens` can be said to it
-    (then `raw_text`, with that flag). `shown` is the prompt as `echo` shows it and as an output may begin with it."""
+    (then `raw_text`, with that flag). `shown` is the prompt as `echo` shows it and as an output may begin with it.
+    `output` is how the answer is to be read, and what forces it to be so."""
 
     token_ids: tuple[int, ...]
     text: str
     raw_text: str
     add_special_tokens: bool
     shown: str
+    output: OutputFormat = PLAIN_TEXT
+
+    def forced(self, request: GenerateRequest) -> GenerateRequest:
+        """The request with the constraint that forces its tool call, where there is one."""
+        if self.output.grammar is None:
+            return request
+        sampling = msgspec.structs.replace(request.sampling, grammar=self.output.grammar)
+        return msgspec.structs.replace(request, sampling=sampling)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +63,7 @@ class PromptSide:
     tokenizer: Tokenizer
     max_model_len: int | None = None
     defaults: GenerationDefaults = field(default_factory=GenerationDefaults)
+    formats: ModelFormats = NO_FORMATS
 
     @classmethod
     def load(cls, model: ModelConfig, *, progress: bool = True) -> PromptSide:
@@ -54,18 +75,21 @@ class PromptSide:
             tokenizer = Tokenizer.load(home, tokenizer=place, chat_template=model.chat_template)
         except SourceError as error:
             raise ConfigError(f"tokenizer: {error.message}. {_NEEDED}") from error
+        formats = ModelFormats.choose(model.tool_parser, model.reasoning_parser, tokenizer)
         if not (home / "config.json").is_file():
-            return cls(tokenizer, None, _defaults(model, None))
+            return cls(tokenizer, None, _defaults(model, None), formats)
         length = JsonFields.read(home / "config.json").optional_integer("max_position_embeddings")
-        return cls(tokenizer, length, _defaults(model, home))
+        return cls(tokenizer, length, _defaults(model, home), formats)
 
     def prepare(self, request: GenerateRequest, max_model_len: int) -> PreparedPrompt:
         """Raises `InvalidRequestError` naming the field, `ContextLengthError` where prompt and output do not fit."""
-        is_chat = isinstance(request.prompt, ChatPrompt)
-        if isinstance(request.prompt, str):
-            self._refuse_hopeless(request.prompt, max_model_len)
-        prepared = self._prepare(request.prompt, request.add_special_tokens)
-        name = "messages" if is_chat else "prompt"
+        prompt = request.prompt
+        if isinstance(prompt, str):
+            self._refuse_hopeless(prompt, max_model_len)
+        elif isinstance(prompt, ChatPrompt):
+            prompt = with_allowed_tools(request, self.formats)
+        prepared = self._prepare(prompt, request.add_special_tokens)
+        name = "messages" if isinstance(prompt, ChatPrompt) else "prompt"
         if not prepared.token_ids or not prepared.text:
             raise InvalidRequestError("The prompt is empty; send at least one token.", param=name)
         room = max_model_len - len(prepared.token_ids)
@@ -83,7 +107,10 @@ class PromptSide:
                 f"generate. Shorten one of them; at most {room} can be generated here.",
                 param="max_tokens",
             )
-        return prepared
+        if not isinstance(prompt, ChatPrompt):
+            return prepared
+        output = output_format(request, prompt, self.formats, self.tokenizer, prepared.token_ids, by_schema=True)
+        return dataclasses.replace(prepared, output=output)
 
     def encode(self, prompt: Prompt, *, add_special_tokens: bool = True) -> tuple[int, ...]:
         return self._prepare(prompt, add_special_tokens).token_ids

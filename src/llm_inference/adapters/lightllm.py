@@ -7,7 +7,6 @@ so. A wrong request is any 4xx, mostly 417. Documented: `docs/EN/source/tutorial
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from llm_inference.adapters.dialect import (
@@ -16,10 +15,9 @@ from llm_inference.adapters.dialect import (
     Reader,
     Route,
     capability_table,
-    json_schema_of,
     logprob,
     refuse,
-    regex_of,
+    schema_or_regex,
 )
 from llm_inference.adapters.generate_api import GenerateAPIEngine
 from llm_inference.adapters.generate_choice import Piece
@@ -108,12 +106,8 @@ class LightLLMDialect(Dialect):
         if not call.stream:
             parameters["return_details"] = True
         if sampling.grammar is not None:
-            schema = json_schema_of(sampling.grammar)
-            choices = json.loads(sampling.grammar.source) if sampling.grammar.kind == "choice" else ()
-            if schema is not None:
-                parameters["guided_json"] = schema
-            else:
-                parameters["regular_constraint"] = regex_of(sampling.grammar, choices)
+            kind, source = schema_or_regex(sampling.grammar)
+            parameters["guided_json" if kind == "json_schema" else "regular_constraint"] = source
         body = {"inputs": prompt.raw_text, "parameters": parameters}
         return Route("/generate_stream", body, "sse") if call.stream else Route("/generate", body, "json")
 

@@ -51,7 +51,6 @@ PROFILE = Profile(
             "logit_bias",
             "ignore_eos",
             "tools",
-            "tool_choice",
             "parallel_tool_calls",
             "response_format",
             "structured_outputs",
@@ -61,7 +60,8 @@ PROFILE = Profile(
             "reasoning_effort",
         )
     ),
-    emulated=frozenset(("n", "include_stop_str_in_output")),
+    # Its own `required` came back without a call, and a named function as if nothing had been chosen.
+    emulated=frozenset(("n", "include_stop_str_in_output", "tool_choice")),
     reasons={
         "echo": "llama-server does not repeat the prompt",
         "best_of": "llama-server has no best_of; use n",
@@ -77,6 +77,8 @@ PROFILE = Profile(
     grammar=grammar_fields,
     # Penalties look at the last 64 tokens otherwise; build 11434 takes no -1 for all of them.
     constants={"repeat_last_n": 131072},
+    cuts_max_tokens=True,
+    keep_alive=False,
     owned_by="llamacpp",
 )
 

@@ -40,6 +40,7 @@ logger = logging.getLogger(__name__)
 REMOTE_KEYS = frozenset(
     {"name", "aliases", "model", "engine", "url", "api_key", "engine_args", "tokenizer", "generation", "warmup"}
     | {"max_model_len", "max_num_seqs", "max_batch_size"}
+    | {"limits", "price"}  # the gateway's, whoever runs the model
 )
 ADDRESS_FILE = "engine.json"
 POLL_S = 0.2
@@ -115,7 +116,17 @@ class ManagedEngine:
         return await self._inner.health()
 
     def stats(self) -> EngineStats:
-        return msgspec.structs.replace(self._inner.stats(), num_restarts=self._child.num_restarts)
+        return self._with_restarts(self._inner.stats())
+
+    async def own_stats(self) -> EngineStats | None:
+        if self._child.state is not ChildState.READY:
+            return None
+        stats = await self._inner.own_stats()
+        return None if stats is None else self._with_restarts(stats)
+
+    def _with_restarts(self, stats: EngineStats) -> EngineStats:
+        known = (*(stats.known or ()), "num_restarts")
+        return msgspec.structs.replace(stats, num_restarts=self._child.num_restarts, known=known)
 
     async def tokenize(self, prompt: Prompt, *, add_special_tokens: bool = True) -> TokenizeResult:
         return await self._inner.tokenize(prompt, add_special_tokens=add_special_tokens)
@@ -240,7 +251,7 @@ def _engine_at(model: ModelConfig, profile: Profile, address: Address) -> OpenAI
     positions = JsonFields.read(directory / "config.json").content.get("max_position_embeddings")
     if isinstance(positions, int):
         settings = dataclasses.replace(settings, files_max_model_len=positions)
-    tokenizer = Tokenizer.load(directory)
+    tokenizer = Tokenizer.load(directory, chat_template=model.chat_template)
     return OpenAIEngine(settings, profile, tokenizer)
 
 

@@ -22,7 +22,6 @@ from llm_inference.adapters.dialect import (
     Route,
     ServerFacts,
     capability_table,
-    json_schema_of,
     refuse,
 )
 from llm_inference.adapters.generate_api import GenerateAPIEngine
@@ -88,7 +87,7 @@ class OllamaDialect(Dialect):
 
     def check(self, request: GenerateRequest) -> None:
         grammar = request.sampling.grammar
-        if grammar is not None and json_schema_of(grammar) is None:
+        if grammar is not None and grammar.kind not in ("json_object", "json_schema"):
             raise refuse(self.name, "structured_outputs", "it takes JSON schemas only")
 
     def route(self, call: Call) -> Route:
@@ -116,9 +115,8 @@ class OllamaDialect(Dialect):
             "options": {name: value for name, value in options.items() if value is not None},
         }
         if sampling.grammar is not None:
-            schema = json_schema_of(sampling.grammar)
-            assert schema is not None, "check() lets no other grammar pass"
-            body["format"] = "json" if sampling.grammar.kind == "json_object" else json.loads(schema)
+            grammar = sampling.grammar
+            body["format"] = "json" if grammar.kind == "json_object" else json.loads(grammar.source)
         if isinstance(request.prompt, ChatPrompt):
             path = "/api/chat"
             body["messages"] = [_message(message) for message in normalize_messages(request.prompt.messages)]

@@ -12,18 +12,20 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from dataclasses import dataclass, field
 
 import msgspec
 
-from llm_inference.adapters import emulation
+from llm_inference.adapters import emulation, engine_metrics
+from llm_inference.adapters.dialect import GREEDY_BELOW
 from llm_inference.adapters.openai_body import make_body, path_of, with_defaults
 from llm_inference.adapters.openai_stream import StreamReading
 from llm_inference.adapters.probe import Probe, probe
 from llm_inference.adapters.profile import Profile
 from llm_inference.adapters.upstream import Upstream
 from llm_inference.engine.base import Capabilities, EngineStats, Health
+from llm_inference.engine.in_flight import InFlight
 from llm_inference.engine.types import (
     ChatPrompt,
     Delta,
@@ -36,6 +38,8 @@ from llm_inference.engine.types import (
 )
 from llm_inference.errors import ContextLengthError, EngineError, InvalidRequestError, LLMInferenceError
 from llm_inference.text.chat import encode_chat
+from llm_inference.text.parsers.tool_grammar import allowed_tools, forces_call
+from llm_inference.text.parsing import PLAIN_TEXT, OutputFormat, forced_output, require_tools
 from llm_inference.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -76,21 +80,20 @@ class OpenAIEngine:
         self._settings = settings
         self._recognise = recognise
         self._profile = profile
+        self._capabilities = profile.capabilities  # asked for with every request, and a table each time
         self._tokenizer = tokenizer
         self._upstream = Upstream(
             settings.urls, name=settings.engine, api_prefix=profile.api_prefix, api_key=settings.api_key
         )
         self._max_model_len = settings.max_model_len
         self._created = int(time.time())
-        self._idle = asyncio.Event()
-        self._idle.set()
-        self._num_running = 0
+        self._in_flight = InFlight()
         self._prompt_tokens = 0
         self._generation_tokens = 0
 
     @property
     def capabilities(self) -> Capabilities:
-        return self._profile.capabilities
+        return self._capabilities
 
     @property
     def profile(self) -> Profile:
@@ -121,8 +124,7 @@ class OpenAIEngine:
         self._take(found)
 
     async def stop(self, grace_s: float) -> None:
-        with suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._idle.wait(), grace_s)
+        await self._in_flight.drained(grace_s)
         await self._upstream.close()
 
     async def health(self) -> Health:
@@ -143,10 +145,23 @@ class OpenAIEngine:
 
     def stats(self) -> EngineStats:
         return EngineStats(
-            num_running=self._num_running,
+            num_running=self._in_flight.num,
             prompt_tokens=self._prompt_tokens,
             generation_tokens=self._generation_tokens,
+            known=("num_running", "prompt_tokens", "generation_tokens"),
+            per_process=True,
         )
+
+    async def own_stats(self) -> EngineStats | None:
+        """By the servers' own /metrics, where their engine has one that we can read and all of them answer."""
+        if self._profile.name not in engine_metrics.NAMES:
+            return None
+        upstream = self._upstream
+        urls = [upstream.root_url(endpoint, engine_metrics.PATH) for endpoint in upstream.pool.endpoints]
+        replies = [await upstream.ask(url, timeout_s=1.0) for url in urls]
+        if any(reply.status != 200 for reply in replies):
+            return None
+        return engine_metrics.read(self._profile.name, [str(reply.body) for reply in replies])
 
     async def tokenize(self, prompt: Prompt, *, add_special_tokens: bool = True) -> TokenizeResult:
         """By the server's own tokenizer. Raises `InvalidRequestError` where its profile has none."""
@@ -177,31 +192,34 @@ class OpenAIEngine:
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta, None]:
         sampling = with_defaults(request.sampling, self._settings.defaults)
         request = msgspec.structs.replace(request, sampling=sampling)
-        if sampling.n > 1 and self._profile.support("n") == "emulated":
+        greedy = sampling.temperature is not None and sampling.temperature < GREEDY_BELOW
+        alone = self._profile.support("n") == "emulated" or (greedy and self._profile.one_greedy_choice)
+        if sampling.n > 1 and alone:
             deltas = emulation.fan_out(self._generate_one, request)
         else:
             deltas = self._generate_one(request)
-        self._num_running += 1
-        self._idle.clear()
         usage: Usage | None = None
-        try:
-            async with aclosing(deltas):
-                async for delta in deltas:
-                    usage = delta.usage or usage
-                    yield delta
-        finally:
-            if usage is not None:
-                self._prompt_tokens += usage.prompt_tokens
-                self._generation_tokens += usage.completion_tokens
-            self._num_running -= 1
-            if self._num_running == 0:
-                self._idle.set()
+        with self._in_flight:
+            try:
+                async with aclosing(deltas):
+                    async for delta in deltas:
+                        usage = delta.usage or usage
+                        yield delta
+            finally:
+                if usage is not None:
+                    self._prompt_tokens += usage.prompt_tokens
+                    self._generation_tokens += usage.completion_tokens
 
     async def _generate_one(self, request: GenerateRequest) -> AsyncGenerator[Delta, None]:
         """One upstream call and what is emulated around it."""
         profile, sampling = self._profile, request.sampling
         request = self._as_text(request)
         upstream_stops = profile.stop_strings and len(sampling.stop) <= (profile.max_stop_strings or len(sampling.stop))
+        if sampling.include_stop_str_in_output and profile.support("include_stop_str_in_output") == "emulated":
+            upstream_stops = False
+        output = PLAIN_TEXT
+        if isinstance(request.prompt, ChatPrompt):
+            request, output = self._with_tools(request, request.prompt)
         body = make_body(
             request,
             profile,
@@ -215,6 +233,8 @@ class OpenAIEngine:
             deltas = emulation.until_stop(deltas, sampling.stop, sampling.n, include=include)
         if self._tokenizer is not None:
             deltas = emulation.with_usage(deltas, sampling.n, lambda texts: self._count(request, texts))
+        if output is not PLAIN_TEXT:
+            deltas = emulation.with_calls(deltas, sampling.n, output)
         async with aclosing(deltas):
             async for delta in deltas:
                 yield delta
@@ -222,7 +242,13 @@ class OpenAIEngine:
     async def _read(self, request: GenerateRequest, body: dict[str, object]) -> AsyncGenerator[Delta, None]:
         where = f"the engine {self._settings.engine!r}"
         reading = StreamReading(request.sampling.n, where=where, cumulative_text=self._profile.cumulative_text)
-        events = self._upstream.stream(path_of(request), body, request_id=request.request_id)
+        events = self._upstream.stream(
+            path_of(request),
+            body,
+            request_id=request.request_id,
+            keep_alive=self._profile.keep_alive,
+            context=request.trace_context,
+        )
         try:
             async with aclosing(events):
                 async for event in events:
@@ -233,6 +259,29 @@ class OpenAIEngine:
                 raise
         for delta in reading.end():
             yield delta
+
+    def _with_tools(self, request: GenerateRequest, prompt: ChatPrompt) -> tuple[GenerateRequest, OutputFormat]:
+        """The request as this server takes it, and how its answer is to be read where it forces no call by itself.
+
+        Raises `InvalidRequestError` for tools that would not reach the model.
+        """
+        if not prompt.tools or self._profile.support("tools") == "refused":
+            return request, PLAIN_TEXT
+        emulated = self._profile.support("tool_choice") == "emulated"
+        if emulated:
+            tools = allowed_tools(prompt.tools, request.tool_choice)
+            prompt = msgspec.structs.replace(prompt, tools=tuple(dict(tool) for tool in tools))
+            output = forced_output(request, prompt)
+            if output is not None:
+                sampling = msgspec.structs.replace(request.sampling, grammar=output.grammar)
+                request = msgspec.structs.replace(request, prompt=prompt, sampling=sampling, tool_choice="none")
+                return request, output
+            choice = request.tool_choice if request.tool_choice in (None, "none") else "auto"
+            request = msgspec.structs.replace(request, prompt=prompt, tool_choice=choice)
+        template = self._tokenizer.chat_template if self._tokenizer is not None else None
+        if template is not None and prompt.tools and not forces_call(request.tool_choice):
+            require_tools(template.tool_source or template.source)
+        return request, PLAIN_TEXT
 
     def _as_text(self, request: GenerateRequest) -> GenerateRequest:
         """Token ids as text for a server that takes text alone."""
@@ -252,7 +301,8 @@ class OpenAIEngine:
 
         Raises `ContextLengthError` where the server itself would not mind that the prompt is too long.
         """
-        if self._profile.completion_length == "always":
+        cuts = self._profile.cuts_max_tokens and request.sampling.max_tokens is not None
+        if cuts or self._profile.completion_length == "always":
             return await self._rest_of_context(request)
         if (
             request.sampling.max_tokens is not None
@@ -314,3 +364,4 @@ class OpenAIEngine:
         recognised = self._recognise(found.owned_by) if found.owned_by is not None else None
         if recognised is not None:
             self._profile = recognised
+            self._capabilities = recognised.capabilities

@@ -113,6 +113,12 @@ class Profile:
     #: `text` of /completions and `content` are everything so far, rather than what is new.
     cumulative_text: bool = False
     rewrite: Rewrite = lambda body: body
+    #: The server cuts `max_tokens` to what the context leaves and says nothing, so that we count and refuse.
+    cuts_max_tokens: bool = False
+    #: One choice alone where the likeliest token is taken; several are then as many requests.
+    one_greedy_choice: bool = False
+    #: False: it closes a connection after a streamed answer without saying so.
+    keep_alive: bool = True
     #: Sent in every body.
     constants: Mapping[str, Any] = field(default_factory=dict)
     #: `owned_by` in its model list, by which a plain `openai` URL is recognised.

@@ -53,7 +53,7 @@ def create_remote(
     backend = backends.get(urlsplit(model.url).scheme)
     if backend is None:
         raise ConfigError(f"url: {model.url} must begin with {' or '.join(f'{scheme}://' for scheme in backends)}")
-    _refuse_keys_without_effect(model, kind.name)
+    _refuse_keys_without_effect(model, kind)
     args = _engine_args(model, kind)
     dialect = make(args)
     prompts = None
@@ -96,15 +96,15 @@ def create_remote(
     )
 
 
-def _refuse_keys_without_effect(model: ModelConfig, engine: str) -> None:
+def _refuse_keys_without_effect(model: ModelConfig, kind: type[Dialect]) -> None:
     for key in sorted(model.model_fields_set - _OURS):
         if getattr(model, key) != type(model).model_fields[key].get_default(call_default_factory=True):
             raise ConfigError(
-                f"{key}: has no effect on a server that already runs at `url`; start that server with it ({engine})"
+                f"{key}: has no effect on a server that already runs at `url`; start that server with it ({kind.name})"
             )
-    for key in ("tool_parser", "reasoning_parser"):
+    for key in ("tool_parser", "reasoning_parser") if not kind.needs_tokenizer else ():
         if getattr(model, key) not in ("auto", "none"):
-            raise ConfigError(f"{key}: the engine {engine!r} gives plain text; leave it out")
+            raise ConfigError(f"{key}: {kind.name!r} finds tool calls and reasoning by itself; leave it out")
 
 
 def _engine_args(model: ModelConfig, kind: type[Dialect]) -> Mapping[str, Any]:

@@ -7,7 +7,6 @@ come after a 200.
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from llm_inference.adapters.dialect import (
@@ -16,10 +15,9 @@ from llm_inference.adapters.dialect import (
     Reader,
     Route,
     capability_table,
-    json_schema_of,
     logprob,
     refuse,
-    regex_of,
+    schema_or_regex,
 )
 from llm_inference.adapters.generate_api import GenerateAPIEngine
 from llm_inference.adapters.generate_choice import Piece
@@ -102,9 +100,8 @@ class SGLangDialect(Dialect):
             "skip_special_tokens": sampling.skip_special_tokens,
         }
         if sampling.grammar is not None:
-            schema = json_schema_of(sampling.grammar)
-            choices = json.loads(sampling.grammar.source) if sampling.grammar.kind == "choice" else ()
-            parameters |= {"json_schema": schema} if schema else {"regex": regex_of(sampling.grammar, choices)}
+            kind, source = schema_or_regex(sampling.grammar)
+            parameters[kind] = source
         body: dict[str, Any] = {
             "input_ids": list(prompt.token_ids),
             "sampling_params": {name: value for name, value in parameters.items() if value is not None},

@@ -21,10 +21,9 @@ from llm_inference.adapters.dialect import (
     Route,
     ServerFacts,
     capability_table,
-    json_schema_of,
     logprob,
     refuse,
-    regex_of,
+    schema_or_regex,
 )
 from llm_inference.adapters.generate_api import GenerateAPIEngine
 from llm_inference.adapters.generate_choice import Piece
@@ -197,11 +196,8 @@ def _seed(seed: int | None) -> int | None:
 
 
 def _grammar(grammar: Grammar) -> dict[str, Any]:
-    schema = json_schema_of(grammar)
-    if schema is not None:
-        return {"type": "json", "value": json.loads(schema)}
-    choices = json.loads(grammar.source) if grammar.kind == "choice" else ()
-    return {"type": "regex", "value": regex_of(grammar, choices)}
+    kind, source = schema_or_regex(grammar)
+    return {"type": "json", "value": json.loads(source)} if kind == "json_schema" else {"type": kind, "value": source}
 
 
 def create(model: ModelConfig, context: EngineContext) -> GenerateAPIEngine:

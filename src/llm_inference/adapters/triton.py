@@ -9,7 +9,6 @@ list or a bare 0.0, come without token ids and are not used. Documented: `docs/`
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 from urllib.parse import quote
@@ -24,9 +23,8 @@ from llm_inference.adapters.dialect import (
     Route,
     ServerFacts,
     capability_table,
-    json_schema_of,
     refuse,
-    regex_of,
+    schema_or_regex,
 )
 from llm_inference.adapters.generate_api import GenerateAPIEngine
 from llm_inference.adapters.generate_choice import Piece
@@ -133,10 +131,8 @@ class TritonDialect(Dialect):
             if value is not None and word in self._names:
                 body[self._names[word]] = value
         if sampling.grammar is not None:
-            schema = json_schema_of(sampling.grammar)
-            choices = json.loads(sampling.grammar.source) if sampling.grammar.kind == "choice" else ()
-            body["guided_decoding_guide_type"] = "json_schema" if schema else "regex"
-            body["guided_decoding_guide"] = schema or regex_of(sampling.grammar, choices)
+            kind, source = schema_or_regex(sampling.grammar)
+            body |= {"guided_decoding_guide_type": kind, "guided_decoding_guide": source}
         path = f"/v2/models/{quote(call.model, safe='')}/generate"
         return Route(path + "_stream", body, "sse") if call.stream else Route(path, body, "json")
 

@@ -29,6 +29,7 @@ from llm_inference.errors import (
 CONNECT_TIMEOUT_S = 10.0
 PROBE_TIMEOUT_S = 5.0
 DRAIN_TIMEOUT_S = 0.05
+_STREAM_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S)
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -99,16 +100,26 @@ class Upstream:
             raise from_response(reply.status, {}, msgspec.json.encode(reply.body), where=self.where(endpoint))
         return reply.body
 
-    async def stream(self, path: str, body: Mapping[str, Any], *, request_id: str) -> AsyncGenerator[bytes, None]:
+    async def stream(
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        *,
+        request_id: str,
+        keep_alive: bool = True,
+        context: Mapping[str, str] | None = None,
+    ) -> AsyncGenerator[bytes, None]:
         """The data of the events of one answer, up to [DONE] (which is not among them) or the end of the connection.
 
+        `keep_alive=False`: on a connection that serves no other request after it.
         Raises `RequestError` for what the server refuses, `ServiceError` for everything else.
         """
         data = msgspec.json.encode(body)
+        headers = {"x-request-id": request_id, **({} if keep_alive else {"connection": "close"}), **(context or {})}
         first = self.pool.pick()
         begun = False
         try:
-            async with aclosing(self._stream(first, path, data, request_id)) as events:
+            async with aclosing(self._stream(first, path, data, headers)) as events:
                 async for event in events:
                     begun = True
                     yield event
@@ -119,21 +130,22 @@ class Upstream:
             if begun or len(self.pool) == 1 or isinstance(error, RequestTimeoutError):
                 raise
         second = self.pool.pick(without=first)
-        async with aclosing(self._stream(second, path, data, request_id)) as events:
+        async with aclosing(self._stream(second, path, data, headers)) as events:
             async for event in events:
                 yield event
 
-    async def _stream(self, endpoint: Endpoint, path: str, data: bytes, request_id: str) -> AsyncGenerator[bytes, None]:
+    async def _stream(
+        self, endpoint: Endpoint, path: str, data: bytes, headers: Mapping[str, str]
+    ) -> AsyncGenerator[bytes, None]:
         pool, where = self.pool, self.where(endpoint)
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S)
         with pool.use(endpoint):
             response: aiohttp.ClientResponse | None = None
             try:
                 response = await self._require_session().post(
                     self.api_url(endpoint, path),
                     data=data,
-                    headers={"x-request-id": request_id},
-                    timeout=timeout,
+                    headers=headers,
+                    timeout=_STREAM_TIMEOUT,
                     allow_redirects=False,
                 )
                 if response.status != 200:
@@ -176,9 +188,10 @@ async def _events(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, Non
     while chunk := await response.content.readany():
         for event in reader.feed(chunk):
             if event.strip() == DONE:
-                # The end of the body follows at once; reading it keeps the connection for the next request.
-                with suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(response.content.read(), DRAIN_TIMEOUT_S)
+                # The end of the body is there or follows at once; reading it keeps the connection for the next request.
+                if not response.content.at_eof():
+                    with suppress(asyncio.TimeoutError):
+                        await asyncio.wait_for(response.content.read(), DRAIN_TIMEOUT_S)
                 return
             yield event
     for event in reader.end():

@@ -16,6 +16,8 @@ from llm_inference.engine.registry import EngineContext
 from llm_inference.engine.types import Grammar
 from llm_inference.model_spec.fields import JsonFields
 from llm_inference.telemetry.devices import has_nvidia_gpu
+from llm_inference.text.parsers.registry import detect
+from llm_inference.text.tokenizer_files import read_files, read_text
 
 
 def structured_outputs(grammar: Grammar) -> dict[str, Any]:
@@ -39,7 +41,10 @@ PROFILE = Profile(
     evidence="documented",
     source="its CPU build 0.32.0, started by us and asked for these fields",
     enforced=frozenset(FIELDS)
-    - {"best_of", "num_beams", "length_penalty", "early_stopping", "logits_processors", "forced_eos_token_id"},
+    - {"best_of", "num_beams", "length_penalty", "early_stopping", "logits_processors", "forced_eos_token_id"}
+    - {"tool_choice"},
+    # Its own, 0.32, needs a parser for the model's format, and streams a named call of `hermes` with its markers in it.
+    emulated=frozenset(("tool_choice",)),
     reasons={"best_of": "vLLM has dropped it; use n"},
     grammar=structured_outputs,
     tokenize=True,
@@ -49,6 +54,8 @@ PROFILE = Profile(
     # The engine is not told which clients want them; a server that does not know the field leaves it alone.
     constants={"return_token_ids": True},
     rewrite=without_ids_of_an_echo,
+    cuts_max_tokens=True,
+    one_greedy_choice=True,
     owned_by="vllm",
 )
 
@@ -91,8 +98,26 @@ def arguments(plan: Plan) -> list[str]:
         *flag("--chat-template", model.chat_template),
         "--enable-prefix-caching" if model.enable_prefix_caching else "--no-enable-prefix-caching",
         *(["--trust-remote-code"] if model.trust_remote_code else []),
+        *parser_flags(plan),
         *flag("--scheduling-policy", "priority"),
     ]
+
+
+def parser_flags(plan: Plan) -> list[str]:
+    """Its parsers for our `tool_parser` and `reasoning_parser`, which have the same names there."""
+    model = plan.model
+    flags = flag("--reasoning-parser", None if model.reasoning_parser == "none" else model.reasoning_parser)
+    found = {"auto": detect(chat_template(plan)), "none": None}.get(model.tool_parser, model.tool_parser)
+    return [*flags, *(["--enable-auto-tool-choice", "--tool-call-parser", found] if found else [])]
+
+
+def chat_template(plan: Plan) -> str | None:
+    """The source of the one in use when there are tools; None where that is not known here."""
+    said, directory = plan.model.chat_template, Path(plan.source)
+    if said is not None:
+        return read_text(Path(said)) if Path(said).is_file() else said
+    templates = read_files(directory).templates if directory.is_dir() else {}
+    return templates.get("tool_use") or templates.get("default")
 
 
 def dtype(plan: Plan) -> str:

@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 import pytest_asyncio
 
@@ -27,7 +28,9 @@ from llm_inference.errors import (
     ServiceError,
     StartupError,
 )
+from tests.adapters.generate_model import configuration, write_tokenizer
 from tests.adapters.library.stub import MAX_MODEL_LEN, answer, make_engine, text, work
+from tests.text.parsers.reading import tool
 
 
 @pytest_asyncio.fixture
@@ -52,6 +55,23 @@ async def test_an_answer(engine: LibraryEngine) -> None:
 async def test_a_chat_goes_through_our_template(engine: LibraryEngine) -> None:
     deltas = await answer(engine, work(ChatPrompt(messages=({"role": "user", "content": "hi"},))))
     assert text(deltas) == "[user]hi[a]"
+
+
+async def test_a_forced_call_is_read_out_of_the_text(tmp_path: Path) -> None:
+    """The stub says its prompt again, which is a call here."""
+    directory = write_tokenizer(tmp_path / "m", template="{% for m in messages %}{{ m.content }}{% endfor %}")
+    made = make_engine(tmp_path, PromptSide.load(configuration(directory, None, "onnx")))
+    said = ChatPrompt(messages=({"role": "user", "content": '{"name": "f", "arguments": {}}'},), tools=(tool("f"),))
+    await made.start()
+    try:
+        deltas = await answer(made, msgspec.structs.replace(work(said), tool_choice="required"))
+        with pytest.raises(InvalidRequestError, match="chat template does not show tools"):
+            await answer(made, work(said))
+    finally:
+        await made.stop(0)
+    calls = [one for delta in deltas for one in delta.tool_calls]
+    assert (calls[0].name, "".join(one.arguments for one in calls)) == ("f", "{}")
+    assert (text(deltas), deltas[-1].finish_reason) == ("", "tool_calls")
 
 
 async def test_lengths(engine: LibraryEngine) -> None:

@@ -67,7 +67,7 @@ def test_arguments() -> None:
 
 
 def test_keys_without_effect() -> None:
-    for more in ({"tensor_parallel_size": 2}, {"device": "cuda"}, {"tool_parser": "hermes"}, {"compile": True}):
+    for more in ({"tensor_parallel_size": 2}, {"device": "cuda"}, {"compile": True}):
         with pytest.raises(ConfigError, match=next(iter(more))):
             refuse_other_keys(model(**more), "openvino")
     with pytest.raises(ConfigError, match="enable_prefix_caching"):

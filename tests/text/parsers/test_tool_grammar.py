@@ -22,6 +22,7 @@ from llm_inference.text.parsers.tool_grammar import (
     forced_parser,
     forces_call,
     tool_grammar,
+    tool_schema,
 )
 from tests.text.parsers.reading import Reading, read, tool
 
@@ -245,3 +246,32 @@ def test_names_and_schemas_are_quoted(compiler: GrammarCompiler, tokenizer: toke
         reading = read(make_parser(forced_parser(name), tools=[odd]), [text])
         assert reading.names == ['a"b\\{}']
         assert json.loads(reading.arguments[0])['k"\n'] == "%json {"
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "route"}}])
+def test_a_schema_takes_one_call_and_nothing_else(choice: Any) -> None:
+    """With each tool's references still pointing where they did."""
+    grammar = tool_schema(TOOLS, choice)
+    assert grammar is not None
+    assert grammar.kind == "json_schema"
+    validator = jsonschema.Draft202012Validator(json.loads(grammar.source))
+    route = {"name": "route", "arguments": {"to": {"x": 1}}}
+    assert validator.is_valid(route)
+    assert not validator.is_valid({**route, "arguments": {"to": {"x": "one"}}})
+    assert not validator.is_valid({**route, "more": 1})
+    assert not validator.is_valid([route])
+    others = [{"name": "get_time", "arguments": {}}, {"name": "get_weather", "arguments": {"city": "Paris"}}]
+    assert [validator.is_valid(other) for other in others] == [choice == "required"] * 2
+    assert not validator.is_valid({"name": "get_weather", "arguments": {"to": {"x": 1}}})
+    parser = make_parser("json", tools=TOOLS, parallel=False)
+    parsed = parser.add(json.dumps(route, indent=2)) + parser.finish()
+    assert [call.name for call in parsed.tool_calls] == ["route"]
+
+
+def test_a_schema_where_there_is_nothing_to_force() -> None:
+    assert tool_schema(TOOLS, "auto") is None
+    for tools, choice in (([], "required"), (TOOLS, {"type": "function", "function": {"name": "nobody"}})):
+        with pytest.raises(InvalidRequestError):
+            tool_schema(tools, choice)
+    with pytest.raises(InvalidRequestError, match="must be a JSON Schema object"):
+        tool_schema([tool("f", [])], "required")  # type: ignore[arg-type]

@@ -3,8 +3,9 @@
     GenerateRequest ─► PromptSide (thread) ─► WorkerClient ─► [worker process] ─► TokenReader ─► Answer ─► Delta, …
 
 Done here, around the library: chat templates, tokens and text, `n` by as many sequences (a seed counts up), stop
-strings with hold-back, usage. It owns the worker's process through the supervisor, or, in a further gateway worker,
-attaches to one that another process owns. What one library refuses or wants in other words is its `Translate`'s matter.
+strings with hold-back, tool calls and reasoning, usage. It owns the worker's process through the supervisor, or, in a
+further gateway worker, attaches to one that another process owns. What one library refuses or wants in other words is
+its `Translate`'s matter.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from llm_inference.adapters.merging import merged
 from llm_inference.adapters.profile import Profile
 from llm_inference.config.schema import ModelConfig
 from llm_inference.engine.base import Capabilities, EngineStats, Health
+from llm_inference.engine.in_flight import InFlight
 from llm_inference.engine.registry import EngineContext
 from llm_inference.engine.supervisor import Child, ChildSpec, RestartPolicy, in_public
 from llm_inference.engine.types import Delta, GenerateRequest, ModelInfo, Prompt, TokenizeResult
@@ -72,9 +74,7 @@ class LibraryEngine:
         self._attach: asyncio.Task[None] | None = None
         self._ids = itertools.count()
         self._id_prefix = uuid.uuid4().hex[:8]
-        self._num_requests = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._in_flight = InFlight()
 
     @property
     def capabilities(self) -> Capabilities:
@@ -99,8 +99,7 @@ class LibraryEngine:
         await self._child.start()
 
     async def stop(self, grace_s: float) -> None:
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._idle.wait(), grace_s)
+        await self._in_flight.drained(grace_s)
         self._client.on_lost = lambda reason: None
         if self._attach is not None:
             self._attach.cancel()
@@ -145,6 +144,7 @@ class LibraryEngine:
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta, None]:
         side = self._prompts
         prompt = await asyncio.to_thread(side.prepare, request, self._info.max_model_len)
+        request = prompt.forced(request)
         resolved, sampling = worker_sampling(request, prompt, side, self._plan, self._translate)
         answer = Answer(request, resolved, prompt, count=side.count, strips_prompt=False)
         if sampling.num_beams > 1:
@@ -154,23 +154,18 @@ class LibraryEngine:
                 self._run(request, prompt, _with_seed(sampling, index), answer, range(index, index + 1))
                 for index in range(resolved.n)
             ]
-        self._num_requests += 1
-        self._idle.clear()
-        try:
+        with self._in_flight:
             async with aclosing(merged(streams)) as deltas:
                 async for delta in deltas:
                     yield delta
-        finally:
-            self._num_requests -= 1
-            if not self._num_requests:
-                self._idle.set()
 
     async def _run(
         self, request: GenerateRequest, prompt: PreparedPrompt, sampling: WorkerSampling, answer: Answer, places: range
     ) -> AsyncGenerator[Delta, None]:
         """The choices in `places`, from one request to the worker. Closing it aborts that."""
         worker_id = f"{self._id_prefix}-{next(self._ids)}"
-        tokenizer, skip = self._prompts.tokenizer, request.sampling.skip_special_tokens
+        tokenizer = self._prompts.tokenizer
+        skip = request.sampling.skip_special_tokens and not prompt.output.keeps_special_tokens
         readers = [TokenReader(tokenizer, prompt.token_ids, sampling, skip_special_tokens=skip) for _ in places]
         choices = [answer.choices[place] for place in places]
         queue = self._client.submit(worker_id, prompt.token_ids, sampling)

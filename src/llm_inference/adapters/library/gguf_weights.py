@@ -13,9 +13,10 @@ from typing import Any, Literal
 import gguf
 import numpy as np
 
-WeightType = Literal["F16", "Q8_0", "Q4_0"]
+WeightType = Literal["F32", "F16", "Q8_0", "Q4_0"]
 #: `general.file_type`, without which OpenVINO GenAI does not load a file.
 _FILE_TYPES = {
+    "F32": gguf.LlamaFileType.ALL_F32,
     "F16": gguf.LlamaFileType.MOSTLY_F16,
     "Q8_0": gguf.LlamaFileType.MOSTLY_Q8_0,
     "Q4_0": gguf.LlamaFileType.MOSTLY_Q4_0,

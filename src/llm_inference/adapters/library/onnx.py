@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
-from llm_inference.adapters.dialect import json_schema_of, refuse, regex_of
+from llm_inference.adapters.dialect import refuse, schema_or_regex
 from llm_inference.adapters.generate_prompt import PromptSide
 from llm_inference.adapters.library.engine import open_library
 from llm_inference.adapters.library.interpreter import Library
@@ -39,7 +37,6 @@ DEFAULT_KV_BYTES = 2**30
 MAX_GRAMMAR_CHARS = 65_536
 
 _BEAMS = "its sequences take turns one by one here, and a beam search needs them together"
-_TOOLS = "it gives plain text here; use an engine with tools, such as native"
 
 PROFILE = Profile(
     name="onnx",
@@ -71,6 +68,9 @@ PROFILE = Profile(
             "skip_special_tokens",
             "include_stop_str_in_output",
             "add_special_tokens",
+            "tools",
+            "tool_choice",
+            "parallel_tool_calls",
         )
     ),
     reasons={
@@ -78,9 +78,6 @@ PROFILE = Profile(
         "num_beams": _BEAMS,
         "length_penalty": _BEAMS,
         "early_stopping": _BEAMS,
-        "tools": _TOOLS,
-        "tool_choice": _TOOLS,
-        "parallel_tool_calls": _TOOLS,
         "cache_salt": "it shares no prefixes between requests",
         "priority": "sequences take turns in the order of arrival",
         "reasoning_effort": "pass the template's own switch in `chat_template_kwargs`",
@@ -115,15 +112,9 @@ def translate(request: GenerateRequest, sampling: SamplingParams) -> WorkerGramm
 def _translated(grammar: Grammar) -> WorkerGrammar:
     if len(grammar.source) > MAX_GRAMMAR_CHARS:
         raise refuse("onnx", "response_format", f"the grammar has more than {MAX_GRAMMAR_CHARS} characters")
-    schema = json_schema_of(grammar)
-    if schema is not None:
-        return WorkerGrammar("json_schema", schema)
     if grammar.kind == "grammar":
         return WorkerGrammar("lark_grammar", grammar.source)
-    choices = msgspec.json.decode(grammar.source, type=list[str]) if grammar.kind == "choice" else []
-    regex = regex_of(grammar, choices)
-    assert regex is not None, grammar.kind
-    return WorkerGrammar("regex", regex)
+    return WorkerGrammar(*schema_or_regex(grammar))
 
 
 def make_plan(model: ModelConfig, context: EngineContext) -> tuple[LibraryPlan, PromptSide]:

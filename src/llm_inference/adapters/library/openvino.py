@@ -27,10 +27,11 @@ from llm_inference.adapters.profile import Profile
 from llm_inference.config.schema import ModelConfig
 from llm_inference.engine.base import Engine
 from llm_inference.engine.registry import EngineContext
-from llm_inference.engine.types import GenerateRequest, SamplingParams
+from llm_inference.engine.types import ChatPrompt, GenerateRequest, SamplingParams
 from llm_inference.errors import ConfigError, InvalidRequestError
 from llm_inference.model_spec import ModelSpec
 from llm_inference.telemetry.devices import available_cpus
+from llm_inference.text.parsers.tool_grammar import forces_call
 
 LIBRARY = Library("openvino", "openvino_genai", "openvino-genai")
 #: Tokens in one block of the CPU's KV cache, which the library fixes.
@@ -39,7 +40,6 @@ DEFAULT_MAX_NUM_SEQS = 64
 DEFAULT_MAX_NUM_BATCHED_TOKENS = 256
 DEFAULT_KV_BYTES = 2**30
 
-_TOOLS = "it gives plain text here; use an engine with tools, such as native"
 _NO_BEST_OF = "it has no best_of; use n, or num_beams"
 
 PROFILE = Profile(
@@ -77,15 +77,15 @@ PROFILE = Profile(
             "skip_special_tokens",
             "include_stop_str_in_output",
             "add_special_tokens",
+            "tools",
+            "tool_choice",
+            "parallel_tool_calls",
         )
     ),
     reasons={
         "top_logprobs": "it tells the chosen token's log-probability and no other's",
         "best_of": _NO_BEST_OF,
         "logit_bias": "it has no logit_bias",
-        "tools": _TOOLS,
-        "tool_choice": _TOOLS,
-        "parallel_tool_calls": _TOOLS,
         "cache_salt": "its prefix cache has no salt; `enable_prefix_caching: false` turns it off",
         "priority": "it serves in the order of arrival",
         "reasoning_effort": "pass the template's own switch in `chat_template_kwargs`",
@@ -101,7 +101,10 @@ def translate(request: GenerateRequest, sampling: SamplingParams) -> Grammar | N
         raise refuse("openvino", "min_tokens", "with ignore_eos it does not hold back stop_token_ids")
     if sampling.num_beams > 1:
         _check_beams(request.sampling)
-    return None if sampling.grammar is None else translate_grammar(sampling.grammar)
+    if sampling.grammar is None:
+        return None
+    forced = isinstance(request.prompt, ChatPrompt) and request.prompt.tools and forces_call(request.tool_choice)
+    return translate_grammar(sampling.grammar, "tools" if forced else "response_format")
 
 
 def _takes_the_best(sampling: SamplingParams) -> bool:

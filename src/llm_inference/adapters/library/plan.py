@@ -50,9 +50,6 @@ def refuse_other_keys(model: ModelConfig, engine: str, more: Iterable[str] = ())
             raise ConfigError(f"{key}: the engine {engine!r} has no use for it; leave it out")
     if model.device not in ("auto", "cpu"):
         raise ConfigError(f"device: the engine {engine!r} runs on the CPU here, not on {model.device!r}")
-    for key in ("tool_parser", "reasoning_parser"):
-        if getattr(model, key) not in ("auto", "none"):
-            raise ConfigError(f"{key}: the engine {engine!r} gives plain text; leave it out")
 
 
 def max_model_len(model: ModelConfig, own: int | None) -> int:

@@ -7,6 +7,9 @@ A Lark grammar (the dialect of `native/grammar`) in the wire format that the mod
 Each tool's schema stays a document of its own, so that its `$ref`s keep pointing where they did. The arguments of a
 tool with `strict` obey its schema entirely or are refused; of another tool, as far as the engine can enforce it.
 
+Engines that constrain by JSON Schema alone get one instead (`tool_schema`): a single call object, which the parser
+`json` reads.
+
 Knows nothing of tokens and compiles nothing: a bad schema is found by the compiler's `check(grammar, "tools")`.
 """
 
@@ -109,8 +112,52 @@ def tool_grammar(
     return Grammar("grammar", "\n".join(lines) + "\n")
 
 
+def tool_schema(tools: _Tools, tool_choice: str | Mapping[str, Any] | None) -> Grammar | None:
+    """A JSON Schema of exactly one call, as the parser `json` reads it; None where nothing is forced.
+
+    Raises `InvalidRequestError` as `tool_grammar` does.
+    """
+    chosen = allowed_tools(tools, tool_choice)
+    if not forces_call(tool_choice):
+        return None
+    if not chosen:
+        raise _wrong("a call is required, but 'tools' offers no function")
+    calls = []
+    for index, tool in enumerate(chosen):
+        function = tool["function"]
+        home = "#/properties/arguments" if len(chosen) == 1 else f"#/anyOf/{index}/properties/arguments"
+        calls.append(
+            {
+                "type": "object",
+                "properties": {
+                    "name": {"const": function["name"]},
+                    "arguments": _moved(_parameters(function), home),
+                },
+                "required": ["name", "arguments"],
+                "additionalProperties": False,
+            }
+        )
+    return Grammar("json_schema", json.dumps(calls[0] if len(calls) == 1 else {"anyOf": calls}, ensure_ascii=False))
+
+
+def _moved(value: Any, home: str) -> Any:
+    """A schema that now stands at `home` of another, with its references to itself."""
+    if isinstance(value, Mapping):
+        return {
+            key: home + item[1:] if key == "$ref" and isinstance(item, str) and item[:1] == "#" else _moved(item, home)
+            for key, item in value.items()
+        }
+    return [_moved(item, home) for item in value] if isinstance(value, list) else value
+
+
 def _arguments_schema(function: Mapping[str, Any]) -> dict[str, Any]:
-    """The function's parameters as a schema that only objects satisfy, with the compiler's options inside."""
+    """The function's parameters, with the options of the grammar's compiler inside."""
+    options = {"lenient": not function.get("strict"), "whitespace_pattern": " ?"}
+    return {**_parameters(function), "x-guidance": options}
+
+
+def _parameters(function: Mapping[str, Any]) -> dict[str, Any]:
+    """The function's parameters as a schema that only objects satisfy."""
     parameters = function.get("parameters")
     if parameters is None:  # the API's word for a function without parameters
         parameters = {"type": "object", "properties": {}, "additionalProperties": False}
@@ -121,7 +168,6 @@ def _arguments_schema(function: Mapping[str, Any]) -> dict[str, Any]:
     schema = dict(parameters)
     if not schema.keys() & {"type", "$ref", "anyOf", "oneOf", "allOf"}:
         schema["type"] = "object"
-    schema["x-guidance"] = {"lenient": not function.get("strict"), "whitespace_pattern": " ?"}
     return schema
 
 
