@@ -11,6 +11,7 @@ scheduler: it reads sequences and changes none.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence as Rows
 from hashlib import blake2b
@@ -145,8 +146,7 @@ class Sampler:
     def _choose(self, logits: torch.Tensor, sequences: Rows[Sequence], num_drafted: Rows[int]) -> list[int]:
         drawn = [row for row, sequence in enumerate(sequences) if not _is_greedy(sequence)]
         if not drawn:
-            greedy: list[int] = logits.argmax(-1).tolist()
-            return greedy
+            return _best(logits)
         params = [sequences[row].request.sampling for row in drawn]
         whole = len(drawn) == len(sequences)
         rows = logits if whole else logits[torch.tensor(drawn, device=logits.device)]
@@ -163,7 +163,7 @@ class Sampler:
         ).tolist()
         if whole:
             return list(chosen)
-        token_ids: list[int] = logits.argmax(-1).tolist()
+        token_ids = _best(logits)
         for row, token_id in zip(drawn, chosen, strict=True):
             token_ids[row] = token_id
         return token_ids
@@ -187,10 +187,8 @@ class Sampler:
     def _refuse_broken(
         self, logits: torch.Tensor, sequences: Rows[Sequence], failures: dict[int, EngineError] | None
     ) -> None:
-        best = logits[:, : self._num_valid].amax(-1)  # NaN wins every comparison, so one look per row is enough
-        finite: list[bool] = torch.isfinite(best).tolist()
-        for row, is_finite in enumerate(finite):
-            if is_finite:
+        for row, best in enumerate(_maximum(logits[:, : self._num_valid])):
+            if math.isfinite(best):
                 continue
             error = EngineError(
                 f"the model's output for request {sequences[row].request.request_id!r} is not a number; "
@@ -200,6 +198,20 @@ class Sampler:
                 raise error
             failures[row] = error
             logits[row] = 0.0
+
+
+def _maximum(logits: torch.Tensor) -> list[float]:
+    """Of each row; NaN where one is in it."""
+    rows = logits.gather(-1, torch.tensor(_best(logits), device=logits.device)[:, None])
+    values: list[float] = rows[:, 0].tolist()
+    return values
+
+
+def _best(logits: torch.Tensor) -> list[int]:
+    """The index of each row's maximum, or of its first NaN; on a CPU the first of equal ones."""
+    # On a CPU numpy takes an eighth of the time, and wakes no thread that would spin beside those of the next step.
+    found: list[int] = (logits.numpy().argmax(-1) if logits.device.type == "cpu" else logits.argmax(-1)).tolist()
+    return found
 
 
 def _bounded(temperature: float | None) -> float:
