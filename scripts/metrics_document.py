@@ -27,7 +27,7 @@ _SECTIONS: tuple[tuple[Origin, str, str], ...] = (
         "By the engine itself. The native engine knows all of them; of another engine those are shown that its own "
         "`/metrics` has.",
     ),
-    ("golden", "Recorded answers", "Only where answers are compared with recorded ones."),
+    ("golden", "Agreement of tiers", "Only where tiers are compared with the best one (`routing.agreement`)."),
     ("process", "Processes", "From `/proc`: `gateway` or `gateway-N`, `parent`, `engine MODEL`."),
     ("cgroup", "The container", "From the cgroup, version 1 or 2."),
     ("gpu", "GPUs", "From NVML, the library of NVIDIA's driver; nothing to install."),

@@ -22,7 +22,7 @@ class AlertsConfig(Section):
     prefix_hit_drop: float = Field(
         default=0.5, gt=0, lt=1, description="Hit rate of the prefix cache, as a share of the hour before."
     )
-    golden_agreement: float = Field(default=0.9, gt=0, le=1, description="Least agreement with recorded answers.")
+    golden_agreement: float = Field(default=0.9, gt=0, le=1, description="Least agreement of a tier with the best one.")
 
 
 class TelemetryConfig(Section):

@@ -135,10 +135,10 @@ def alerts(limits: AlertsConfig) -> tuple[Alert, ...]:
         ),
         Alert(
             "LlmGoldenAgreement",
-            f"min by (model) ({metric('golden_agreement_ratio')}) < {limits.golden_agreement:g}",
+            f"min by (model, tier) ({metric('golden_agreement_ratio')}) < {limits.golden_agreement:g}",
             "0m",
             "warning",
-            "Answers differ from the recorded ones more than they may.",
+            "A tier answers otherwise than the best one more often than it may.",
         ),
     )
 

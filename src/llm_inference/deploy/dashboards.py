@@ -116,7 +116,7 @@ DASHBOARDS: Mapping[str, tuple[str, tuple[Panel, ...]]] = {
             _rate("finished_choices_total", "model, finish_reason", "How answers end"),
             _rate("requests_aborted_total", "model", "Clients that left"),
             _rate("rejections_total", "reason", "Turned away for want of room"),
-            _gauge("golden_agreement_ratio", "model", "Agreement with recorded answers", how="min", unit="percentunit"),
+            _gauge("golden_agreement_ratio", "tier", "Agreement with the best tier", how="min", unit="percentunit"),
         ),
     ),
     "engine": (

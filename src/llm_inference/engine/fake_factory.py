@@ -27,8 +27,6 @@ def create(model: ModelConfig, context: EngineContext) -> FakeEngine:
     try:
         delays = msgspec.convert(model.engine_args, _Delays)
     except msgspec.ValidationError as exc:
-        raise ConfigError(
-            f"{model.name}: engine_args of 'fake' are first_delay_s and delay_s: {exc}"
-        ) from exc
+        raise ConfigError(f"{model.name}: engine_args of 'fake' are first_delay_s and delay_s: {exc}") from exc
     script = FakeScript(first_delay_s=delays.first_delay_s, delay_s=delays.delay_s)
     return FakeEngine(model.name, script=script, max_model_len=model.max_model_len or 4096, max_batch_size=batch)

@@ -30,6 +30,7 @@ from llm_inference.gateway.middleware import ErrorBoundary, RequestContext
 from llm_inference.gateway.record import record_of
 from llm_inference.gateway.routes import Route, all_routes
 from llm_inference.gateway.routing.router import Router
+from llm_inference.gateway.routing_figures import report_routing
 from llm_inference.gateway.settings import GatewaySettings
 from llm_inference.gateway.state import Gateway
 from llm_inference.gateway.tenants import access
@@ -65,6 +66,7 @@ def create_app(
     figures = EngineFigures(gateway.engines)
     metrics.watch_engines(figures.read)
     metrics.before_scrape(figures.refresh)
+    report_routing(lambda: gateway.router, metrics)
 
     app = GatewayApp(
         title="llm-inference",

@@ -257,6 +257,9 @@ async def test_a_deliberately_bad_tier_is_demoted_by_itself() -> None:
             await until(lambda: group.shadowing._worker.done())
         reply = await service.chat(service_tier="int4", temperature=0)
         assert (reply.json["service_tier"], reply.json["choices"][0]["message"]["content"]) == ("golden", "hello")
+        figures = (await service.get("/metrics")).text
+        assert 'llm_inference_golden_agreement_ratio{model="fake",tier="int4"} 0.0' in figures
+        assert 'llm_inference_replica_available{model="fake",replica="fake:golden"} 1.0' in figures
         assert group.restore("int4")
         assert (await service.chat(service_tier="int4")).json["service_tier"] == "int4"
 

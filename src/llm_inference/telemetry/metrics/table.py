@@ -16,7 +16,7 @@ PREFIX = "llm_inference_"
 
 Kind = Literal["counter", "gauge", "histogram"]
 #: Who measures it: the gateway at each request, an engine's statistics (or the engine's own /metrics), the kernel's
-#: files of processes and of the cgroup, the driver of NVIDIA GPUs, or a comparison with recorded answers.
+#: files of processes and of the cgroup, the driver of NVIDIA GPUs, or a comparison with the best tier's answers.
 Origin = Literal["gateway", "engine", "process", "cgroup", "gpu", "golden"]
 
 
@@ -262,7 +262,20 @@ METRICS: tuple[Metric, ...] = (
         "engine",
         buckets=buckets.STEP_SEQUENCES,
     ),
-    Metric("golden_agreement_ratio", "gauge", "Share of recorded answers that came out the same.", _MODEL, "golden"),
+    # --- routing
+    Metric(
+        "golden_agreement_ratio",
+        "gauge",
+        "Mean agreement of a tier with the best one, over the latest comparisons.",
+        ("model", "tier"),
+        "golden",
+    ),
+    Metric(
+        "replica_available",
+        "gauge",
+        "Of models with several replicas: 1 where one takes requests, 0 where it is left alone after failures.",
+        ("model", "replica"),
+    ),
     # --- the machine
     Metric("process_cpu_seconds_total", "counter", "CPU time of a process and its threads.", _PROCESS, "process"),
     Metric("process_resident_memory_bytes", "gauge", "Resident memory.", _PROCESS, "process"),
