@@ -103,7 +103,7 @@ def test_limits_by_device_are_those_of_the_plan() -> None:
     from llm_inference.native.runner.choice import BLOCK_SIZES
 
     keys = rows("Keys of a model")
-    for name in ("max_num_seqs", "max_num_batched_tokens"):
+    for name in ("max_num_seqs", "max_num_batched_tokens", "max_prefill_tokens_with_decodes"):
         assert f"{DEFAULT_LIMITS['cpu'][name]} on a CPU, {DEFAULT_LIMITS['cuda'][name]} on a GPU" in keys[name][2]
     sizes = ", ".join(f"{size} with runner {name}" for name, size in BLOCK_SIZES.items())
     assert keys["block_size"][2].endswith(f"null: {sizes}")
