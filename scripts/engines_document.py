@@ -93,6 +93,19 @@ OPENAI = """## Servers that speak the OpenAI API
 With `url` the server runs elsewhere (several addresses of one model are separated by commas); without, it is started
 here, from `engine_args.program`, from the cache directory's `engines/<name>/venv`, or from PATH. Other keys of
 `engine_args` become flags, each of which must stand in the program's `--help`.
+
+`engine_args.command` is the beginning of another command line, such as that of a container; our flags follow it,
+`{model}` is the model's path and `{port}` the port. The container shares the machine's network and the model's path:
+
+```yaml
+engine: vllm
+engine_args:
+  command: [docker, run, --rm, --init, --network, host, --gpus, all,
+            -v, "{model}:{model}:ro", "vllm/vllm-openai:v0.33.0"]
+```
+
+SIGTERM reaches the server through docker's client; a client that is killed with -9 leaves its container behind. No
+docker daemon was to be had for the tests: they run such a command with a stand-in.
 """
 LIBRARIES = """## Libraries
 

@@ -205,6 +205,47 @@ async def test_a_server_that_dies_under_load_fails_its_requests_once_and_comes_b
         await engine.stop(0)
 
 
+async def test_a_command_of_its_own_such_as_a_container_s(tmp_path: Path) -> None:
+    server = tmp_path / "server"
+    server.write_text(SERVER.format(python=sys.executable))
+    container = tmp_path / "docker"  # drops its own words up to the image's name, as docker's client does
+    container.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/said\nwhile [ "$1" != image ]; do shift; done\nshift\n'
+                         f'exec {sys.executable} {server} "$@"\n')  # fmt: skip
+    container.chmod(0o700)
+    launch = Launch(
+        program="absent", arguments=lambda plan: ["--port", str(plan.port), "--mode", "plain"], install="it",
+        needs="name", serves_source=True,
+    )  # fmt: skip
+    words = [str(container), "run", "-v", "{model}:{model}:ro", "-p", "{port}", "image"]
+    model = ModelConfig(name="n", model="m", engine="ollama", engine_args={"command": words})
+    engine = open_engine(model, EngineContext(run_dir=tmp_path), PROFILE, launch)
+    await engine.start()
+    try:
+        assert texts(await collect(engine, request())) == "Hi"  # type: ignore[arg-type]
+        port = engine._url.rpartition(":")[2]  # type: ignore[attr-defined]
+        asked, started = (tmp_path / "said").read_text().splitlines()
+        assert asked == f"run -v m:m:ro -p {port} image --help"
+        assert started == f"run -v m:m:ro -p {port} image --port {port} --mode plain"
+    finally:
+        await engine.stop(1)
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ({"command": "docker run"}, "must be a list of words"),
+        ({"command": []}, "must be a list of words"),
+        ({"command": ["/nowhere/docker", "run"]}, "no program that can be run"),
+        ({"command": ["sh"], "program": "sh"}, "keep one"),
+    ],
+)
+def test_wrong_commands(args: dict[str, Any], message: str, tmp_path: Path) -> None:
+    model = ModelConfig(name="n", model="m", engine="ollama", engine_args=args)
+    launch = Launch(program="absent", arguments=lambda plan: [], install="it", needs="name")
+    with pytest.raises(ConfigError, match=message):
+        open_engine(model, EngineContext(run_dir=tmp_path), PROFILE, launch)
+
+
 def test_an_unknown_flag_is_refused_before_launch(opened: Callable[..., ManagedEngine]) -> None:
     with pytest.raises(ConfigError, match=r"engine_args gives --moda, .*nearest that it has is --mode"):
         opened(moda="plain")

@@ -24,7 +24,7 @@ from llm_inference.sources.cache import default_cache_dir
 
 HELP_TIMEOUT_S = 180.0
 #: Keys of `engine_args` that are ours and no flags.
-OWN_KEYS = frozenset({"program", "env", "fields"})
+OWN_KEYS = frozenset({"program", "command", "env", "fields"})
 _FLAG = re.compile(r"(?<![\w-])--?[A-Za-z0-9][\w-]*")
 
 
@@ -104,6 +104,26 @@ def find_program(name: str, launch: Launch, program: str | None) -> tuple[list[s
         f"engine: {name!r} is not installed: there is no {launch.program} on PATH and none in {venv}. "
         f"Install it ({launch.install}), name it in engine_args.program, or give the `url` of one that runs"
     )
+
+
+def own_command(arguments: dict[str, Any]) -> list[str] | None:
+    """`engine_args.command`, such as `docker run … image`, before our flags. None: not said. Raises `ConfigError`."""
+    said = arguments.get("command")
+    if said is None:
+        return None
+    if not isinstance(said, list) or not said or not all(isinstance(word, str) and word for word in said):
+        raise ConfigError('engine_args.command: must be a list of words, such as ["docker", "run", "--rm", …]')
+    if "program" in arguments:
+        raise ConfigError("engine_args: `command` and `program` both say what to start; keep one")
+    path = shutil.which(os.path.expanduser(said[0]))
+    if path is None:
+        raise ConfigError(f"engine_args.command: {said[0]!r} is no program that can be run")
+    return [path, *said[1:]]
+
+
+def fill_command(command: Sequence[str], plan: Plan) -> list[str]:
+    """`{model}` becomes the path or name of the model, `{port}` the port that our flags say, too."""
+    return [word.replace("{model}", plan.source).replace("{port}", str(plan.port)) for word in command]
 
 
 def engine_flags(arguments: dict[str, Any]) -> list[str]:

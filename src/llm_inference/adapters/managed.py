@@ -172,9 +172,13 @@ def open_engine(model: ModelConfig, context: EngineContext, profile: Profile, la
     if not context.owns_core:
         address = msgspec.json.decode(address_file.read_bytes(), type=Address)
         return _engine_at(model, profile, address)
-    program, by_module = launching.find_program(profile.name, launch, model.engine_args.get("program"))
+    program, by_module = launching.own_command(model.engine_args), False
+    if program is None:
+        program, by_module = launching.find_program(profile.name, launch, model.engine_args.get("program"))
     source, directory = _source(model, launch, context.progress)
     plan = Plan(model=model, source=source, port=free_port(), by_module=by_module)
+    if "command" in model.engine_args:
+        program = launching.fill_command(program, plan)
     theirs = launching.engine_flags(model.engine_args)
     flags = launching.merge(list(launch.arguments(plan)), theirs)
     launching.check_flags(profile.name, program, flags, theirs, launching.read_help(program, launch.help_flags))
