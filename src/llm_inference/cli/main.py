@@ -26,6 +26,7 @@ COMMANDS = {
     "deploy": "llm_inference.cli.deploy",
     "keys": "llm_inference.cli.keys",
     "usage": "llm_inference.cli.usage",
+    "reload": "llm_inference.cli.reload",
     "top": "llm_inference.cli.top",
     "config": "llm_inference.cli.config",
     "version": "llm_inference.cli.version",

@@ -6,8 +6,12 @@ Only reads flags; everything else is `llm_inference.serve`.
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from llm_inference.cli import options
+
+if TYPE_CHECKING:
+    from llm_inference.config.schema import ServerConfig
 
 HELP = "serve models over HTTP"
 
@@ -20,9 +24,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    config = _read(args)
+    from llm_inference import serve
+
+    return serve.run(config, lambda: _read(args))
+
+
+def _read(args: argparse.Namespace) -> ServerConfig:
     config = options.load(args).config
     if args.on == "ray":
         config = config.model_copy(update={"models": tuple(model.on_ray() for model in config.models)})
-    from llm_inference import serve
-
-    return serve.run(config)
+    return config

@@ -11,6 +11,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from llm_inference.gateway import health, health_detail
+from llm_inference.gateway.admin import actions, replicas
+from llm_inference.gateway.admin.reloading import ReloadReport
 from llm_inference.gateway.openai import batch, chat, completions, embeddings, models, protocol, replies, tokenize
 from llm_inference.gateway.tenants.key import RouteGroup
 from llm_inference.gateway.ui import status, usage
@@ -104,6 +106,21 @@ TOKENIZER_ROUTES: tuple[Route, ...] = (
     ),
 )
 
+#: Under the API prefix, for keys with the right `admin`.
+ADMIN_ROUTES: tuple[Route, ...] = (
+    Route("GET", "/admin/models", replicas.models, "Replicas and tiers", answer=replicas.ModelsReport, tag="admin"),
+    Route("POST", "/admin/reload", actions.reload, "Read the configuration anew", answer=ReloadReport, tag="admin"),
+    Route(
+        "POST",
+        "/admin/tiers/restore",
+        actions.restore,
+        "Let a demoted tier take requests again",
+        actions.RestoreTier,
+        actions.Restored,
+        tag="admin",
+    ),
+)
+
 #: At the root: what the page and `llm-inference top` show.
 PAGE_ROUTES: tuple[Route, ...] = (
     Route("GET", "/status.json", status.status, "How the service is now", answer=status.StatusReport, tag="page"),
@@ -129,7 +146,7 @@ PROBE_ROUTES: tuple[Route, ...] = (
 
 def all_routes(prefix: str) -> list[Route]:
     """Every route with its full path. `prefix` is "" or begins with a slash and does not end with one."""
-    prefixed = [*API_ROUTES, *(TOKENIZER_ROUTES if prefix else ())]
+    prefixed = [*API_ROUTES, *ADMIN_ROUTES, *(TOKENIZER_ROUTES if prefix else ())]
     return [*(_under(prefix, route) for route in prefixed), *TOKENIZER_ROUTES, *PAGE_ROUTES, *PROBE_ROUTES]
 
 

@@ -9,6 +9,7 @@ from typing import cast
 from starlette.requests import Request
 
 from llm_inference.engine.base import Engine
+from llm_inference.gateway.admin.reloading import Reload
 from llm_inference.gateway.admission.admission import Admission
 from llm_inference.gateway.canary import CanaryResult
 from llm_inference.gateway.routing.router import Router
@@ -28,6 +29,7 @@ class Gateway:
     admission: Admission
     tenants: Tenants | None = None
     recent: Recent = field(default_factory=Recent)
+    reload: Reload | None = None
     warming_up: bool = False
     canary_results: dict[str, CanaryResult] = field(default_factory=dict)
     started: float = field(default_factory=time.monotonic)

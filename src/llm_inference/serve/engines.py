@@ -28,12 +28,19 @@ async def open_engine(model: ModelConfig, *, progress: bool = True) -> AsyncGene
                 await engine.stop(grace_s=0)
 
 
-async def start_engines(models: tuple[ModelConfig, ...], context: EngineContext) -> dict[str, Engine]:
-    """By replica id: plan all, then start all in order. If one is refused, those already started are stopped."""
+async def start_engines(
+    models: tuple[ModelConfig, ...], context: EngineContext, *, without: frozenset[str] = frozenset()
+) -> dict[str, Engine]:
+    """By replica id: plan all, then start all in order. If one is refused, those already started are stopped.
+
+    `without`: replicas that run already.
+    """
     planned: dict[str, Engine] = {}
     for index, model in enumerate(models):
         replicas = replica_configs(model)
         for number, (replica_id, own_model) in enumerate(replicas.items()):
+            if replica_id in without:
+                continue
             run_dir = context.run_dir / (f"model-{index}" if len(replicas) == 1 else f"model-{index}-{number}")
             run_dir.mkdir(mode=0o700, exist_ok=True)
             own_context = dataclasses.replace(context, run_dir=run_dir, num_siblings=len(replicas))

@@ -8,8 +8,9 @@ import gc
 import logging
 import signal
 import socket
+import sys
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from pathlib import Path
 
 import uvicorn
@@ -27,6 +28,7 @@ from llm_inference.gateway.canary import Canary
 from llm_inference.gateway.routing.router import Router
 from llm_inference.gateway.settings import GatewaySettings
 from llm_inference.serve.connection import BoundedConnection
+from llm_inference.serve.reload import Reloader
 from llm_inference.serve.routing import replica_ids, routing_table
 from llm_inference.serve.telemetry import metrics_of, running_tracing, shared_metrics
 from llm_inference.serve.tenants import running_tenants
@@ -48,10 +50,12 @@ async def run_gateway(
     warm_up: bool,
     on_listening: Callable[[], None],
     worker: int | None = None,
+    reloader: Callable[[Router], Reloader] | None = None,
 ) -> None:
     """Serve HTTP until SIGTERM or SIGINT, then drain. Engines are the caller's to stop.
 
-    `worker`: which of several gateway processes this is.
+    `worker`: which of several gateway processes this is. `reloader`: made for this router, it reloads on SIGHUP and
+    when an operator asks for it.
     """
     aliases = {alias: model.name for model in config.models for alias in model.aliases}
     settings = gateway_settings(
@@ -69,10 +73,45 @@ async def run_gateway(
     ):
         router = Router(routing_table(config.models, engines))
         app = create_app(router, settings, registry=registry, metrics=metrics, tenants=tenants, tracing=tracing)
+        async with _reloading(app, reloader(router) if reloader is not None else None):
+            try:
+                await _serve(app, config, engines, listener, warm_up=warm_up, on_listening=on_listening)
+            finally:
+                await router.close()
+
+
+@contextlib.asynccontextmanager
+async def _reloading(app: FastAPI, reloader: Reloader | None) -> AsyncGenerator[None, None]:
+    if reloader is None:
+        yield
+        return
+    app.state.gateway.reload = reloader.reload
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def reload() -> None:
         try:
-            await _serve(app, config, engines, listener, warm_up=warm_up, on_listening=on_listening)
-        finally:
-            await router.close()
+            await reloader.reload()
+        except LLMInferenceError as exc:
+            logger.error("the configuration was not taken, the old one goes on: %s", exc.message)
+
+    def on_hangup() -> None:
+        tasks.add(task := asyncio.create_task(reload()))
+        task.add_done_callback(tasks.discard)
+
+    loop = asyncio.get_running_loop()
+    # On a terminal it means that the terminal is gone, and ends the server as it ends any program.
+    listens = not sys.stdin.isatty()
+    if listens:
+        loop.add_signal_handler(signal.SIGHUP, on_hangup)
+    try:
+        yield
+    finally:
+        if listens:
+            loop.remove_signal_handler(signal.SIGHUP)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await reloader.close()
 
 
 async def _serve(

@@ -20,6 +20,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import uvloop
@@ -32,6 +33,7 @@ from llm_inference.errors import StartupError
 from llm_inference.serve.engines import start_engines
 from llm_inference.serve.http import run_gateway
 from llm_inference.serve.listener import bind
+from llm_inference.serve.reload import Reloader
 from llm_inference.serve.run_directory import run_directory
 from llm_inference.serve.telemetry import metrics_server
 from llm_inference.serve.tenants import check_tenants, limit_server
@@ -42,8 +44,12 @@ from llm_inference.telemetry.tracing import check_installed
 logger = logging.getLogger(__name__)
 
 
-def run(config: ServerConfig) -> int:
-    """Serve until told to stop; the exit code. Raises `StartupError` when the service cannot start."""
+def run(config: ServerConfig, read: Callable[[], ServerConfig] | None = None) -> int:
+    """Serve until told to stop; the exit code. Raises `StartupError` when the service cannot start.
+
+    `read` gives the configuration anew, for a reload.
+    """
+    as_read = config
     log_format = resolve_format(config.api.log_format, sys.stderr)
     config = config.model_copy(update={"api": config.api.model_copy(update={"log_format": log_format})})
     configure_logging(config.api.log_level, log_format, sys.stderr)
@@ -55,8 +61,11 @@ def run(config: ServerConfig) -> int:
     listener = bind(config.api)
     try:
         with run_directory() as run_dir:
-            serving = _serve_workers if config.api.workers > 1 else _serve_here
-            code: int = uvloop.run(serving(config, listener, run_dir, started))
+            if config.api.workers > 1:
+                code: int = uvloop.run(_serve_workers(config, listener, run_dir, started))
+            else:
+                reading = None if read is None else (as_read, read)
+                code = uvloop.run(_serve_here(config, listener, run_dir, started, reading))
             return code
     finally:
         listener.close()
@@ -64,13 +73,27 @@ def run(config: ServerConfig) -> int:
             Path(config.api.uds).unlink(missing_ok=True)
 
 
-async def _serve_here(config: ServerConfig, listener: socket.socket, run_dir: Path, started: float) -> int:
+async def _serve_here(
+    config: ServerConfig,
+    listener: socket.socket,
+    run_dir: Path,
+    started: float,
+    reading: tuple[ServerConfig, Callable[[], ServerConfig]] | None,
+) -> int:
+    """`reading`: the configuration as it was read, and how to read it anew."""
     engines = await _start_or_stop(config, run_dir)
     if engines is None:
         return 0
+    context = _context(config, run_dir)
     try:
         await run_gateway(
-            config, engines, listener, run_dir, warm_up=True, on_listening=lambda: _announce(config, listener, started)
+            config,
+            engines,
+            listener,
+            run_dir,
+            warm_up=True,
+            on_listening=lambda: _announce(config, listener, started),
+            reloader=None if reading is None else lambda router: Reloader(*reading, router, engines, context),
         )
     finally:
         for engine in engines.values():
@@ -112,13 +135,7 @@ async def _serve_workers(config: ServerConfig, listener: socket.socket, run_dir:
 
 async def _start_or_stop(config: ServerConfig, run_dir: Path) -> dict[str, Engine] | None:
     """Start the engines; None when SIGTERM or SIGINT came first."""
-    context = EngineContext(
-        run_dir=run_dir,
-        progress=sys.stderr.isatty(),
-        log_level=config.api.log_level,
-        log_format=config.api.log_format,
-    )
-    starting = asyncio.create_task(start_engines(tuple(config.models), context))
+    starting = asyncio.create_task(start_engines(tuple(config.models), _context(config, run_dir)))
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, starting.cancel)
@@ -130,6 +147,15 @@ async def _start_or_stop(config: ServerConfig, run_dir: Path) -> dict[str, Engin
     finally:
         for signum in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(signum)
+
+
+def _context(config: ServerConfig, run_dir: Path) -> EngineContext:
+    return EngineContext(
+        run_dir=run_dir,
+        progress=sys.stderr.isatty(),
+        log_level=config.api.log_level,
+        log_format=config.api.log_format,
+    )
 
 
 def _allow_many_connections() -> None:
