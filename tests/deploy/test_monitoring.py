@@ -33,7 +33,7 @@ NOT_THERE = {
     "GPU power",
     "GPU temperature",
     "GPU clocks",
-    "Agreement with recorded answers",
+    "Agreement with the best tier",
     "Drafted tokens that stood",
     "Requests by tier",
     "Requests by replica",
