@@ -63,6 +63,10 @@ class OpenAISettings:
     files_max_model_len: int | None = None  # what the model's files say, for a server that does not
 
 
+#: Below the time that the gateway gives to all of a model's servers together.
+HEALTH_TIMEOUT_S = 1.0
+
+
 class OpenAIEngine:
     """See the module. `tokenizer`: ours for this model, where it is at hand: it counts what the server does not.
 
@@ -129,19 +133,19 @@ class OpenAIEngine:
 
     async def health(self) -> Health:
         """Ready if one of the servers says so."""
-        reasons = []
-        for endpoint in self._upstream.pool.endpoints:
-            url = self._upstream.root_url(endpoint, self._profile.health_path)
-            try:
-                reply = await self._upstream.ask(url)
-            except LLMInferenceError as error:
-                reasons.append(error.message)
-                continue
-            # A server without such a route, or with a guarded one, is there all the same.
-            if reply.status < 500:
-                return Health(live=True, ready=True)
-            reasons.append(f"{url} answers {reply.status}")
-        return Health(live=True, ready=False, reason="; ".join(reasons))
+        pool = self._upstream.pool
+        urls = [self._upstream.root_url(endpoint, self._profile.health_path) for endpoint in pool.endpoints]
+        asked = await asyncio.gather(*map(self._is_well, urls))
+        return Health(live=True, ready=not all(asked), reason="; ".join(asked) if all(asked) else "")
+
+    async def _is_well(self, url: str) -> str:
+        """What is wrong with the server there; "" where nothing is."""
+        try:
+            reply = await self._upstream.ask(url, timeout_s=HEALTH_TIMEOUT_S)
+        except LLMInferenceError as error:
+            return error.message
+        # A server without such a route, or with a guarded one, is there all the same.
+        return "" if reply.status < 500 else f"{url} answers {reply.status}"
 
     def stats(self) -> EngineStats:
         return EngineStats(

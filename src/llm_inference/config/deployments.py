@@ -24,6 +24,12 @@ def check_deployments(models: Sequence[ModelConfig]) -> None:
     """Raises `ValueError` for the first contradiction."""
     names = by_name(models)
     _check_names(names)
+    applications = [(entry.ray.app_prefix, entry.name) for entry in models if entry.engine == "ray"]
+    for place in applications:
+        if applications.count(place) > 1:
+            raise ValueError(
+                f'two entries named "{place[1]}" would be one application on Ray; give each a `ray.app_prefix`'
+            )
     for name, entries in names.items():
         if not any(entry.weight > 0 and not entry.shadow for entry in entries):
             raise ValueError(f'no entry named "{name}" takes requests: give one a `weight` above 0 and no `shadow`')

@@ -24,6 +24,7 @@ class EngineFigures:
         """Ask all that can be asked, at once and not for long."""
         named = [(name, one) for name, one in self._engines().items() if isinstance(one, ReportsOwnMetrics)]
         if not named:
+            self._asked = {}
             return
         answers = await asyncio.gather(
             *(asyncio.wait_for(engine.own_stats(), _TIMEOUT_S) for _, engine in named), return_exceptions=True
@@ -33,5 +34,6 @@ class EngineFigures:
         }
 
     def read(self) -> dict[str, EngineStats]:
-        counted = {name: engine.stats() for name, engine in self._engines().items() if isinstance(engine, ReportsStats)}
-        return {**counted, **self._asked}
+        engines = self._engines()
+        counted = {name: engine.stats() for name, engine in engines.items() if isinstance(engine, ReportsStats)}
+        return {**counted, **{name: stats for name, stats in self._asked.items() if name in engines}}

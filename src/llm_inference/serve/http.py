@@ -229,13 +229,18 @@ def gateway_settings(
 
 async def _warm_up(models: tuple[ModelConfig, ...], engines: Mapping[str, Engine], done: Callable[[], None]) -> None:
     """A few tokens for each warm-up prompt, or a vector: first-use costs are paid before the first user comes."""
-    for model in models:
-        for replica_id in replica_ids(model):
-            begun = time.monotonic()
-            await _warm(model, engines[replica_id])
-            if model.warmup:
-                logger.info("%s is warm after %.1f s", replica_id, time.monotonic() - begun)
-    done()
+    try:
+        for model in models:
+            for replica_id in replica_ids(model):
+                engine = engines.get(replica_id)
+                if engine is None:  # a reload took it away
+                    continue
+                begun = time.monotonic()
+                await _warm(model, engine)
+                if model.warmup:
+                    logger.info("%s is warm after %.1f s", replica_id, time.monotonic() - begun)
+    finally:
+        done()
 
 
 async def _warm(model: ModelConfig, engine: Engine) -> None:

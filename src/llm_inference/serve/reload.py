@@ -10,6 +10,7 @@ engine; aliases, weights, tiers and routing are the table's alone.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
 from collections.abc import Callable, Mapping
@@ -18,8 +19,10 @@ from itertools import count
 from llm_inference.config.schema import ModelConfig, ServerConfig
 from llm_inference.engine.base import Engine
 from llm_inference.engine.registry import EngineContext
+from llm_inference.errors import ConfigError
 from llm_inference.gateway.admin.reloading import ReloadReport
 from llm_inference.gateway.routing.router import Router
+from llm_inference.gateway.routing.table import RoutingTable
 from llm_inference.serve.engines import start_engines
 from llm_inference.serve.routing import replica_configs, routing_table
 
@@ -45,6 +48,8 @@ class Reloader:
         context: EngineContext,
     ) -> None:
         self._config = config
+        self._begun = config  # what is in force of the sections that are read at the start alone
+        self._closing = asyncio.Event()
         self._read = read
         self._router = router
         self._engines = engines
@@ -59,15 +64,17 @@ class Reloader:
             new = await asyncio.to_thread(self._read)
             old_told, new_told = _told(self._config), _told(new)
             kept = {one: self._engines[one] for one in new_told if old_told.get(one) == new_told[one]}
+            _refuse_changed_applications(old_told, new_told)
             started = await self._start(new, kept)
             table = routing_table(new.models, {**kept, **started})
-            unlike = _needs_restart(self._config, new)
+            unlike = _needs_restart(self._begun, new)
             gone = {one: engine for one, engine in self._engines.items() if one not in kept}
+            _keep_demotions(self._router.table, table, kept)
             old_table = self._router.replace(table)
             self._config = new
             self._engines.clear()
             self._engines.update({**kept, **started})
-            task = asyncio.create_task(self._retire(old_table.groups.values(), gone))
+            task = asyncio.create_task(self._retire(old_table, gone))
             self._retiring.add(task)
             task.add_done_callback(self._retiring.discard)
         report = ReloadReport(list(started), list(gone), list(kept), unlike)
@@ -77,7 +84,8 @@ class Reloader:
         return report
 
     async def close(self) -> None:
-        """Wait until what was replaced has stopped."""
+        """Wait until what was replaced has stopped, now that nobody waits for it any more."""
+        self._closing.set()
         await asyncio.gather(*self._retiring, return_exceptions=True)
 
     async def _start(self, new: ServerConfig, kept: Mapping[str, Engine]) -> dict[str, Engine]:
@@ -91,13 +99,36 @@ class Reloader:
             entries, dataclasses.replace(self._context, run_dir=run_dir, progress=False), without=frozenset(kept)
         )
 
-    async def _retire(self, groups: object, gone: Mapping[str, Engine]) -> None:
-        await asyncio.sleep(_HANDOVER_S)
-        for group in groups:  # type: ignore[attr-defined]
+    async def _retire(self, table: RoutingTable, gone: Mapping[str, Engine]) -> None:
+        api, admission = self._begun.api, self._begun.admission
+        # Requests at the door have chosen already, and may wait there for so long.
+        waiting_s = admission.max_wait_s if admission.max_queue_requests else 0.0
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._closing.wait(), _HANDOVER_S + waiting_s)
+        for group in table.groups.values():
             await group.close()
-        await asyncio.gather(*(engine.stop(self._config.api.shutdown_grace_s) for engine in gone.values()))
+        ends = await asyncio.gather(*(one.stop(api.shutdown_grace_s) for one in gone.values()), return_exceptions=True)
+        for name, end in zip(gone, ends, strict=True):
+            if isinstance(end, Exception):
+                logger.error("%s did not stop as it should: %s", name, end)
         if gone:
             logger.info("stopped %s", _listing(gone))
+
+
+def _refuse_changed_applications(old: Mapping[str, ModelConfig], new: Mapping[str, ModelConfig]) -> None:
+    """Raise `ConfigError` for a changed model on Ray: old and new would be one application of the cluster."""
+    for name, model in new.items():
+        if model.engine == "ray" and name in old and old[name].engine == "ray" and old[name] != model:
+            raise ConfigError(f"{name}: a changed model on Ray needs a restart of this server (with `ray.keep: true`)")
+
+
+def _keep_demotions(old: RoutingTable, new: RoutingTable, kept: Mapping[str, Engine]) -> None:
+    for name, group in new.groups.items():
+        before = old.groups.get(name)
+        if before is None or before.shadowing is None or group.shadowing is None or before.ladder != group.ladder:
+            continue
+        same = {one.tier for one in group.deployments if all(replica.id in kept for replica in one.replicas)}
+        group.shadowing.agreement.take_over(before.shadowing.agreement, same)
 
 
 def _told(config: ServerConfig) -> dict[str, ModelConfig]:

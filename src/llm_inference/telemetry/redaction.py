@@ -12,7 +12,7 @@ from typing import Any
 #: In this order: what one has replaced no later one sees.
 _SHAPES: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("[data]", re.compile(r"data:[\w./+-]{1,100};base64,[A-Za-z0-9+/=]+")),
-    ("[token]", re.compile(r"\beyJ[\w-]{8,}\.[\w-]{4,}\.[\w-]{4,}")),  # JSON Web Tokens
+    ("[token]", re.compile(r"(?<![\w-])eyJ[\w-]{8,}\.[\w-]{4,}\.[\w-]{4,}")),  # JSON Web Tokens
     ("[secret]", re.compile(r"\b(?:sk|pk|rk|ghp|gho|ghs|github_pat|glpat|xox[abprs]|hf|AKIA|AIza)[-_]?[\w-]{12,}")),
     ("[secret]", re.compile(r"(?i)(?<=bearer )[\w.~+/=-]{8,}")),
     ("[secret]", re.compile(r"(?i)(?<=\bpassword[:=])\s*\S+|(?<=\bpassword is )\S+")),

@@ -86,3 +86,18 @@ def test_the_report() -> None:
     known.record("int8", Comparison(0.5, 7))
     report = known.report()["int8"]
     assert (report.num_samples, report.share, report.first_divergence, report.logprob_gap) == (2, 0.75, 7.0, 0.125)
+
+
+def test_what_is_known_of_the_same_engines_goes_on() -> None:
+    rules = AgreementRules(sample=1, threshold=0.8, window=4, min_samples=2, restore_after=3, max_queue=1)
+    old, new = Agreement(rules, "golden"), Agreement(rules, "golden")
+    for _ in range(2):
+        old.record("int8", BAD)
+        old.record("int4", BAD)
+    new.take_over(old, ["golden", "int8"])
+    assert new.demoted("int8")
+    assert not new.demoted("int4")
+    for _ in range(3):
+        new.record("int8", GOOD)
+    assert not new.demoted("int8")
+    assert old.demoted("int8")

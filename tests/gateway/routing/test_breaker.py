@@ -53,6 +53,15 @@ def test_every_failed_try_doubles_the_wait_up_to_a_limit() -> None:
     assert breaker.ejected_until - clock.now == 2
 
 
+def test_who_was_in_flight_at_the_ejection_does_not_lengthen_it() -> None:
+    clock = Clock()
+    breaker = Breaker(Ejection(after=1, first_s=2, max_s=60), clock)
+    assert breaker.failed()
+    for _ in range(8):
+        assert not breaker.failed(at_once=True)
+    assert (breaker.ejected_until - clock.now, breaker.num_ejections) == (2, 1)
+
+
 def test_a_try_that_is_given_up_frees_the_place() -> None:
     clock = Clock()
     breaker = Breaker(Ejection(after=1), clock)

@@ -59,3 +59,10 @@ def test_vectors_have_no_output() -> None:
     work = EmbedRequest(request_id="r", model="m", inputs=("a", (1, 2)))
     assert tokens.output_tokens(work, None, 100) == 0
     assert tokens.prompts_of(work) == ("a", (1, 2))
+
+
+def test_a_guess_is_no_longer_than_the_context() -> None:
+    assert tokens.likely_tokens(request("p" * 10_000, max_tokens=2**24, n=3), 100) == 100 + 300
+    short = request("pppp", max_tokens=5, n=2)
+    assert tokens.likely_tokens(short, 100) == tokens.estimate(("pppp",)) + 10
+    assert tokens.likely_tokens(short, 0) == tokens.estimate(("pppp",)) + 10

@@ -56,6 +56,7 @@ class RayEngine:
         self._idle.set()
         self._health = Health(live=False, ready=False, reason="not started")
         self._health_at = 0.0
+        self._asking: asyncio.Task[Health] | None = None
         self._encoder = msgspec.msgpack.Encoder()
         self._fragments = msgspec.msgpack.Decoder(Fragment)
 
@@ -96,12 +97,13 @@ class RayEngine:
         try:
             for is_last in (False, True):
                 try:
-                    async for fragment in self._fragments_of(payload):
-                        for delta in fragment.deltas:
-                            begun = True
-                            yield delta
-                        if fragment.failure is not None:
-                            raise fragment.failure.as_error()
+                    async with contextlib.aclosing(self._fragments_of(payload)) as fragments:
+                        async for fragment in fragments:
+                            for delta in fragment.deltas:
+                                begun = True
+                                yield delta
+                            if fragment.failure is not None:
+                                raise fragment.failure.as_error()
                     return
                 except (BackPressureError, RayError, DeploymentUnavailableError) as exc:
                     if begun or is_last or isinstance(exc, BackPressureError):
@@ -153,10 +155,18 @@ class RayEngine:
         return EngineStats(num_running=self._num_running, known=("num_running",), per_process=True)
 
     async def health(self) -> Health:
-        if time.monotonic() - self._health_at > _STATUS_LASTS_S:
-            self._health_at = time.monotonic()
-            self._health = await asyncio.to_thread(self._ask_controller)
-        return self._health
+        if self._asking is None:
+            if time.monotonic() - self._health_at <= _STATUS_LASTS_S:
+                return self._health
+            # One at a time: a controller that hangs holds one thread, however often somebody probes.
+            self._asking = asyncio.create_task(asyncio.to_thread(self._ask_controller))
+            self._asking.add_done_callback(self._on_answer)
+        return await asyncio.shield(self._asking)
+
+    def _on_answer(self, asking: asyncio.Task[Health]) -> None:
+        self._asking = None
+        if not asking.cancelled() and asking.exception() is None:
+            self._health, self._health_at = asking.result(), time.monotonic()
 
     def _ask_controller(self) -> Health:
         try:

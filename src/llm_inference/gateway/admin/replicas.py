@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
 from llm_inference.gateway.routing.deployment import Group
+from llm_inference.gateway.routing.dispatch import health_of
 from llm_inference.gateway.state import gateway_of
 
 
 class ReplicaReport(msgspec.Struct, frozen=True):
-    """`available`: requests go there; false after failures, until it is tried again. Loads are this process's own."""
+    """`available`: requests go there; false after failures, until it is tried again. Loads are this process's own,
+    and of a model with one replica alone they are not counted."""
 
     id: str
     engine: str
@@ -57,30 +61,28 @@ async def models(request: Request) -> Response:
 
 
 async def _replicas(group: Group) -> list[ReplicaReport]:
-    found = []
-    for one in group.deployments:
-        for replica in one.replicas:
-            health = await replica.engine.health()
-            found.append(
-                ReplicaReport(
-                    replica.id,
-                    replica.engine.info.engine,
-                    one.version,
-                    one.tier,
-                    one.weight,
-                    one.shadow,
-                    health.ready,
-                    replica.available,
-                    replica.saturated,
-                    replica.in_flight,
-                    replica.outstanding_tokens,
-                    replica.num_requests,
-                    replica.num_failures,
-                    replica.breaker.num_ejections,
-                    health.reason,
-                )
-            )
-    return found
+    pairs = [(entry, replica) for entry in group.deployments for replica in entry.replicas]
+    states = await asyncio.gather(*(health_of(replica) for _, replica in pairs))
+    return [
+        ReplicaReport(
+            replica.id,
+            replica.engine.info.engine,
+            entry.version,
+            entry.tier,
+            entry.weight,
+            entry.shadow,
+            state.ready,
+            replica.available,
+            replica.saturated,
+            replica.in_flight,
+            replica.outstanding_tokens,
+            replica.num_requests,
+            replica.num_failures,
+            replica.breaker.num_ejections,
+            state.reason,
+        )
+        for (entry, replica), state in zip(pairs, states, strict=True)
+    ]
 
 
 def _tiers(group: Group) -> dict[str, TierReport]:

@@ -26,6 +26,10 @@ def full_engines(router: Router, max_kv_cache_usage: float | None) -> Callable[[
 
     def full(model: str) -> bool:
         group = router.table.groups.get(model)
-        return group is not None and all(map(is_full, group.replicas))
+        if group is None:
+            return False
+        # A shadow takes nobody's requests, and one that is left alone takes none now.
+        able = [one for entry in group.deployments if not entry.shadow for one in entry.replicas if one.available]
+        return bool(able) and all(map(is_full, able))
 
     return full

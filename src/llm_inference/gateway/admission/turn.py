@@ -108,8 +108,7 @@ class Turn(Generic[WorkT]):
         return asked if key is None else key.scope.clamp(asked)
 
     def _tokens(self, one: WorkT) -> int:
-        answer = tokens.output_tokens(one, None, self._engine.info.max_model_len)
-        return tokens.estimate(tokens.prompts_of(one)) + answer
+        return tokens.likely_tokens(one, self._engine.info.max_model_len)
 
     def _degraded(self, limit: int) -> Sequence[WorkT]:
         shorter = [degrade.degraded(one, limit) if isinstance(one, GenerateRequest) else one for one in self._work]

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from llm_inference.engine.types import Delta
@@ -141,6 +142,14 @@ class Agreement:
         known.window.clear()
         _LOG.info("tier %s takes requests again", tier)
         return True
+
+    def take_over(self, other: Agreement, tiers: Collection[str]) -> None:
+        """What `other` knows of `tiers`, which are the same engines: a reload is no reason to trust one again."""
+        for name in tiers:
+            known = other._tiers.get(name)
+            if known is not None:
+                window = deque(known.window, maxlen=self.rules.window)
+                self._tiers[name] = _Tier(window, known.demoted, known.num_samples, known.num_good)
 
     def report(self) -> dict[str, TierAgreement]:
         """Of every tier that was compared."""

@@ -65,6 +65,8 @@ class Breaker:
 
     def failed(self, *, at_once: bool = False) -> bool:
         """`at_once`: nobody is there, which needs no second look. True: it is ejected by this."""
+        if self.ejected_until > self._clock():
+            return False  # it is left alone already: who was in flight then says nothing new
         self._num_failures += 1
         if not (at_once or self.ejected_until or self._num_failures >= self._ejection.after):
             return False

@@ -83,7 +83,7 @@ class RoutedEngine:
 
     async def health(self) -> Health:
         replicas = self._group.replicas
-        states = await asyncio.gather(*(_health_of(replica) for replica in replicas))
+        states = await asyncio.gather(*(health_of(replica) for replica in replicas))
         return joined_health({replica.id: state for replica, state in zip(replicas, states, strict=True)})
 
     def stats(self) -> EngineStats:
@@ -118,7 +118,7 @@ class RoutedEngine:
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta, None]:
         """Deltas of one replica alone. Raises like `Engine.generate`; what no replica could do, as the last said it."""
-        num_tokens = tokens.estimate((request.prompt,)) + tokens.output_tokens(request, None, self.info.max_model_len)
+        num_tokens = tokens.likely_tokens(request, self.info.max_model_len)
         for mirror in self._group.mirrors if self._target.version is None else ():
             mirror.offer(request)
         failure: Exception | None = None
@@ -222,7 +222,7 @@ def _point(session: str) -> float:
     return int.from_bytes(blake2b(session.encode("utf-8", "surrogatepass"), digest_size=6).digest(), "big") / 2**48
 
 
-async def _health_of(replica: Replica) -> Health:
+async def health_of(replica: Replica) -> Health:
     try:
         return await asyncio.wait_for(replica.engine.health(), _HEALTH_TIMEOUT_S)
     except asyncio.TimeoutError:

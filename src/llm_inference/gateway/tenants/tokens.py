@@ -66,6 +66,18 @@ def output_tokens(work: Work, max_output_tokens: int | None, max_model_len: int)
     return each * max(sampling.n, sampling.best_of or 1, sampling.num_beams)
 
 
+def likely_tokens(work: Work, max_model_len: int) -> int:
+    """A guess at what `work` costs an engine. No choice is longer than the context, whatever a client asks for."""
+    if isinstance(work, EmbedRequest):
+        return estimate(work.inputs)
+    prompt, answer = estimate((work.prompt,)), output_tokens(work, None, max_model_len)
+    if max_model_len <= 0:  # the engine does not know its own
+        return prompt + answer
+    sampling = work.sampling
+    choices = max(sampling.n, sampling.best_of or 1, sampling.num_beams)
+    return min(prompt, max_model_len) + min(answer, max_model_len * choices)
+
+
 def _num_messages(prompt: Prompt) -> int:
     return len(prompt.messages) if isinstance(prompt, ChatPrompt) else 0
 

@@ -68,7 +68,8 @@ async def status(request: Request) -> Response:
     recent = gateway.recent
     key = record.key
     state, states = await health.examine(gateway)
-    names = access.visible(gateway.router, key)
+    # A reload may have brought a model meanwhile: it is shown the next time.
+    names = [name for name in access.visible(gateway.router, key) if name in states]
     requests = [one for one in recent.requests() if one.model in names or _is_own(one, key)]
     engines = dict(gateway.router.items())
     models: dict[str, ModelStatus] = {}

@@ -90,6 +90,10 @@ def _add_engine(engines: dict[str, EngineReport], model: str, report: EngineRepo
     elif known.shared:
         if _OWNERS in report.values:
             known.values[_OWNERS] = max(known.values.get(_OWNERS, 0.0), report.values[_OWNERS])
+    elif report.shared:  # the engine's own figures, in place of what processes have counted
+        engines[model] = EngineReport(
+            True, dict(report.values), {name: Bars(list(one.counts), one.total) for name, one in report.bars.items()}
+        )
     else:
         for name, value in report.values.items():
             known.values[name] = known.values.get(name, 0.0) + value
