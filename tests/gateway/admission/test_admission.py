@@ -169,6 +169,26 @@ async def test_a_full_queue_makes_room_for_a_key_that_has_less() -> None:
     assert seen == ["flood", "other", "flood", "other"]
 
 
+async def test_nobody_gives_way_to_one_that_does_not_fit_all_the_same() -> None:
+    admission = Admission(1, AdmissionRules(max_queue_requests=10, max_queue_tokens=50))
+    assert admission.try_enter()
+    waiting = [start(admission.wait(Visitor("many", tokens=10))) for _ in range(5)]
+    await settle()
+    with pytest.raises(OverloadedError) as caught:
+        await admission.wait(Visitor("large", tokens=45))
+    assert caught.value.public_code == "queue_full"
+    await settle()
+    assert admission.num_waiting == 5
+    small = start(admission.wait(Visitor("small", tokens=10)))
+    await settle()
+    assert admission.num_waiting == 5
+    assert [task.done() for task in waiting] == [False, False, False, False, True]
+    for task in (*waiting, small):
+        task.cancel()
+    await asyncio.gather(*waiting, small, return_exceptions=True)
+    admission.leave()
+
+
 async def test_waiting_too_long_and_past_the_deadline() -> None:
     admission = Admission(1, AdmissionRules(max_queue_requests=3, max_wait_s=0.02))
     assert admission.try_enter()

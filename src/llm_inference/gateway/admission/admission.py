@@ -236,23 +236,30 @@ class Admission:
         return not over or not len(queue)
 
     def _displaced(self, visitor: Visitor) -> Waiting | None:
-        """Who must give way in a full queue: the last of the key that has most, where that is more than its share."""
+        """Who must give way in a full queue: the last of the key that has most, where that is more than its share.
+
+        One for one: where the newcomer does not fit into that place, nobody is turned away for it.
+        """
         queue = self._queue
         greediest = queue.greediest()
         if not greediest and not len(queue):
             return None
         if queue.num_of(greediest) <= queue.num_of(visitor.key) + 1:
             return None
-        return queue.last_of(greediest)
+        last, most = queue.last_of(greediest), self.rules.max_queue_tokens
+        if last is not None and most is not None and queue.num_tokens - last.tokens + visitor.tokens > most:
+            return None
+        return last
 
     def _make_room(self, visitor: Visitor) -> None:
-        while not self._has_room(visitor):
-            last = self._displaced(visitor)
-            if last is None:
-                self._refuse("queue")
-            self._queue.remove(last)
-            if not last.ticket.done():
-                last.ticket.set_exception(self._refusal("displaced"))
+        if self._has_room(visitor):
+            return
+        last = self._displaced(visitor)
+        if last is None:
+            self._refuse("queue")
+        self._queue.remove(last)
+        if not last.ticket.done():
+            last.ticket.set_exception(self._refusal("displaced"))
 
     def _give_up(self, one: Waiting, deadline: float | None) -> None:
         if one.gone or one.ticket.done():
