@@ -43,7 +43,8 @@ async def detail(request: Request) -> Response:
     """200 whatever the state is: it answers the question."""
     gateway = gateway_of(request)
     status, models = await examine(gateway)
-    engines = gateway.engines()
+    engines = dict(gateway.router.items())  # of several replicas one that stands for all
+    groups = gateway.router.table.groups
     found = {}
     for name, model in models.items():
         engine = engines.get(name)
@@ -51,6 +52,8 @@ async def detail(request: Request) -> Response:
         known: set[str] = (
             set(stats.__struct_fields__ if stats.known is None else stats.known) if stats is not None else set()
         )
+        replicas = [replica.id for replica in groups[name].replicas] if name in groups else []
+        answers = [gateway.canary_results[one] for one in replicas if one in gateway.canary_results]
         figures = {field: getattr(stats, field) for field in EngineDetail.__struct_fields__ if field in known}
         found[name] = EngineDetail(
             engine=engine.info.engine if engine is not None else "",
@@ -58,7 +61,7 @@ async def detail(request: Request) -> Response:
             ready=model.ready,
             progressing=model.progressing,
             reason=model.reason,
-            canary=gateway.canary_results.get(name),
+            canary=min(answers, key=lambda answer: answer.ok, default=None),
             **figures,
         )
     report = DetailReport(

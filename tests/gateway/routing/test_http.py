@@ -304,6 +304,12 @@ async def test_health_and_loads_know_the_replicas() -> None:
         assert set(service.app.state.gateway.engines()) == {"fake#0", "fake#1"}
 
 
+async def test_the_details_of_several_replicas_are_those_of_all() -> None:
+    async with Fleet(entry(replicas=2)).served() as service:
+        detail = (await service.get("/health/detail")).json["models"]["fake"]
+        assert (detail["engine"], detail["ready"], detail["num_running"]) == ("fake", True, 0)
+
+
 async def test_embeddings_and_tokens_go_through_routing() -> None:
     async with Fleet(entry(replicas=2)).served() as service:
         vectors = await service.post("/v1/embeddings", {"model": "fake", "input": ["a", "b"]})

@@ -25,4 +25,8 @@ def summed_stats(stats: Sequence[EngineStats]) -> EngineStats:
         if values and all(type(value) is int for value in values):
             totals[field] = sum(values)
     usages = [one.kv_cache_usage for one in stats if one.kv_cache_usage is not None]
-    return EngineStats(kv_cache_usage=sum(usages) / len(usages) if usages else None, **totals)
+    totals["kv_cache_usage"] = sum(usages) / len(usages) if usages else None
+    limited = [set(one.known) for one in stats if one.known is not None]
+    if limited:  # what one of them does not know has no sum
+        totals["known"] = tuple(sorted(set.intersection(*limited)))
+    return EngineStats(**totals)
