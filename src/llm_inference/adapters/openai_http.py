@@ -23,7 +23,7 @@ from llm_inference.adapters.openai_body import make_body, path_of, with_defaults
 from llm_inference.adapters.openai_stream import StreamReading
 from llm_inference.adapters.probe import Probe, probe
 from llm_inference.adapters.profile import Profile
-from llm_inference.adapters.upstream import Upstream
+from llm_inference.adapters.upstream import Upstream, without_user
 from llm_inference.engine.base import Capabilities, EngineStats, Health
 from llm_inference.engine.in_flight import InFlight
 from llm_inference.engine.types import (
@@ -145,7 +145,7 @@ class OpenAIEngine:
         except LLMInferenceError as error:
             return error.message
         # A server without such a route, or with a guarded one, is there all the same.
-        return "" if reply.status < 500 else f"{url} answers {reply.status}"
+        return "" if reply.status < 500 else f"{without_user(url)} answers {reply.status}"
 
     def stats(self) -> EngineStats:
         return EngineStats(

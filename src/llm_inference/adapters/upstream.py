@@ -39,6 +39,13 @@ class Reply(msgspec.Struct, frozen=True):
     body: Any
 
 
+def without_user(url: str) -> str:
+    """`url` as errors may show it: without user and password."""
+    scheme, found, rest = url.partition("://")
+    authority, slash, path = rest.partition("/")
+    return f"{scheme}{found}{authority.rpartition('@')[2]}{slash}{path}"
+
+
 class Upstream:
     """`urls`: with or without the API's prefix. `name` is the engine's, for messages."""
 
@@ -65,7 +72,7 @@ class Upstream:
             await session.close()
 
     def where(self, endpoint: Endpoint) -> str:
-        return f"the engine {self._name!r} at {endpoint.url}"
+        return f"the engine {self._name!r} at {without_user(endpoint.url)}"
 
     def api_url(self, endpoint: Endpoint, path: str) -> str:
         """A URL with a path of its own is the API's base; one without gets the usual prefix."""
@@ -86,7 +93,7 @@ class Upstream:
             ) as response:
                 raw = await response.read()
         except (aiohttp.ClientError, OSError, asyncio.TimeoutError) as error:
-            raise NotReadyError(f"{url} does not answer: {_said(error)}", retry_after_s=2.0) from error
+            raise NotReadyError(f"{without_user(url)} does not answer: {_said(error)}", retry_after_s=2.0) from error
         try:
             return Reply(response.status, msgspec.json.decode(raw))
         except msgspec.MsgspecError:

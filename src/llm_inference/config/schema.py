@@ -255,8 +255,6 @@ class ModelConfig(Section):
         for one in url.split() if url is not None else ():
             if urlsplit(one).scheme not in ("http", "https", "grpc") or not urlsplit(one).netloc:
                 raise ValueError('must begin with http:// or https:// and name a host, such as "http://10.0.0.5:8000"')
-            if "@" in one:
-                raise ValueError("must hold no user and no password, which errors would show; use `api_key`")
         return url
 
     @model_validator(mode="after")

@@ -272,6 +272,23 @@ async def test_a_busy_engine_lets_wait_while_there_are_places() -> None:
     assert admission.in_flight == 3
 
 
+async def test_a_full_model_locks_no_other_one_out() -> None:
+    rules = AdmissionRules(max_queue_requests=1, max_kv_cache_usage=0.9)
+    admission = Admission(3, rules, busy=lambda model: model == "full")
+    assert admission.try_enter("full")  # nothing runs there yet
+    waiting = start(admission.wait(Visitor("k", model="full")))
+    await settle()
+    assert admission.num_waiting == 1
+    assert not admission.try_enter("idle")
+    await admission.wait(Visitor("k", model="idle"))
+    assert (admission.in_flight, admission.num_waiting) == (2, 1)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    admission.leave()
+    admission.leave()
+    assert (admission.in_flight, admission.num_waiting) == (0, 0)
+
+
 async def test_a_busy_engine_refuses_where_there_is_no_queue() -> None:
     admission = Admission(8, AdmissionRules(max_kv_cache_usage=0.9), busy=lambda model: True)
     assert admission.try_enter("full")

@@ -117,6 +117,11 @@ class Admission:
         Raises `OverloadedError` where there is no room or the wait would be, or has become, too long, and
         `RequestTimeoutError` where the deadline is before any of that.
         """
+        if self._watches_engines and len(self._queue) and self._in_flight < self._limit:
+            self._let_in()  # whoever is left waits for an engine that is full
+            if self._in_flight < self._limit and not self._is_busy(visitor.model):
+                self._take_place()
+                return
         now = self._clock()
         self._check_room(visitor)
         self._make_room(visitor)
