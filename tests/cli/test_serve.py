@@ -14,7 +14,7 @@ from tests.cli.fakes import FakeServe
 def served(serve: FakeServe, monkeypatch: pytest.MonkeyPatch) -> list[ServerConfig]:
     configs: list[ServerConfig] = []
 
-    def run(config: ServerConfig) -> int:
+    def run(config: ServerConfig, read: object) -> int:
         configs.append(config)
         return 0
 
