@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -201,17 +200,22 @@ async def test_a_rolling_restart_under_load_loses_nothing(house: House, session:
     assert set(load.ends) == {"whole"}, load.ends
 
 
+async def killed_and_back(member: Member) -> None:
+    """Under load: one second with it, two without, then again with it."""
+    await asyncio.sleep(1)
+    member.process.kill()
+    member.process.wait(10)
+    await asyncio.sleep(2)
+    member.start()
+    await asyncio.to_thread(member.wait_ready)
+    await asyncio.sleep(0.5)
+
+
 async def test_a_killed_gateway(house: House, session: aiohttp.ClientSession) -> None:
     """What it had begun to answer breaks off, visibly; all else is answered by the other one."""
     load = Load(house.url)
     async with load.lanes(session, 12):
-        await asyncio.sleep(1)
-        os.kill(house.gateways[0].process.pid, signal.SIGKILL)
-        house.gateways[0].process.wait(10)
-        await asyncio.sleep(2)
-        house.gateways[0].start()
-        await asyncio.to_thread(house.gateways[0].wait_ready)
-        await asyncio.sleep(0.5)
+        await killed_and_back(house.gateways[0])
     broken = sum(count for how, count in load.ends.items() if how.startswith("broken") or how == "cut")
     assert broken <= 12, load.ends  # at most what was under way at that moment
     assert load.ends["whole"] + broken == sum(load.ends.values()), load.ends
@@ -221,13 +225,7 @@ async def test_a_killed_engine(house: House, session: aiohttp.ClientSession) -> 
     """What it had begun to answer ends with one error; all else is answered by the other one."""
     load = Load(house.url)
     async with load.lanes(session, 12):
-        await asyncio.sleep(1)
-        os.kill(house.engines[0].process.pid, signal.SIGKILL)
-        house.engines[0].process.wait(10)
-        await asyncio.sleep(2)
-        house.engines[0].start()
-        await asyncio.to_thread(house.engines[0].wait_ready)
-        await asyncio.sleep(0.5)
+        await killed_and_back(house.engines[0])
     errors = sum(count for how, count in load.ends.items() if how.startswith(("error in the stream", "status 500")))
     assert errors <= 12, load.ends
     assert load.ends["whole"] + errors == sum(load.ends.values()), load.ends

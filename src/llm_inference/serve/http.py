@@ -9,7 +9,6 @@ import logging
 import signal
 import socket
 import sys
-import time
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from pathlib import Path
 
@@ -18,9 +17,8 @@ from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 
 from llm_inference.config.admission import AdmissionConfig
-from llm_inference.config.schema import ApiConfig, ModelConfig, ServerConfig
-from llm_inference.engine.base import Embeds, Engine
-from llm_inference.engine.types import EmbedRequest, GenerateRequest, SamplingParams
+from llm_inference.config.schema import ApiConfig, ServerConfig
+from llm_inference.engine.base import Engine
 from llm_inference.errors import LLMInferenceError
 from llm_inference.gateway.admission.rules import NO_QUEUE, AdmissionRules, DegradeRule
 from llm_inference.gateway.app import create_app
@@ -29,13 +27,13 @@ from llm_inference.gateway.routing.router import Router
 from llm_inference.gateway.settings import GatewaySettings
 from llm_inference.serve.connection import BoundedConnection
 from llm_inference.serve.reload import Reloader
-from llm_inference.serve.routing import replica_ids, routing_table
+from llm_inference.serve.routing import routing_table
 from llm_inference.serve.telemetry import metrics_of, running_tracing, shared_metrics
 from llm_inference.serve.tenants import running_tenants
+from llm_inference.serve.warm_up import warm_models
 
 logger = logging.getLogger(__name__)
 
-WARMUP_TOKENS = 10
 BACKLOG = 2048
 #: Containers made and not yet freed after which the youngest are searched for cycles; 700 by default.
 GC_THRESHOLD = 20_000
@@ -163,7 +161,7 @@ async def _serve(
         on_listening()
         _spare_garbage_collection()
         if warm_up:
-            warming = asyncio.create_task(_warm_up(config.models, engines, gateway.end_warm_up))
+            warming = asyncio.create_task(warm_models(config.models, engines, gateway.end_warm_up))
             if config.telemetry.canary_interval_s is not None:  # of several workers one is enough
                 asking = Canary(gateway.engines, gateway.metrics, gateway.canary_results)
                 canary = asyncio.create_task(asking.run(config.telemetry.canary_interval_s))
@@ -225,41 +223,6 @@ def gateway_settings(
         redact_prompts=redact_prompts,
         aliases=dict(aliases),
     )
-
-
-async def _warm_up(models: tuple[ModelConfig, ...], engines: Mapping[str, Engine], done: Callable[[], None]) -> None:
-    """A few tokens for each warm-up prompt, or a vector: first-use costs are paid before the first user comes."""
-    try:
-        for model in models:
-            for replica_id in replica_ids(model):
-                engine = engines.get(replica_id)
-                if engine is None:  # a reload took it away
-                    continue
-                begun = time.monotonic()
-                await _warm(model, engine)
-                if model.warmup:
-                    logger.info("%s is warm after %.1f s", replica_id, time.monotonic() - begun)
-    finally:
-        done()
-
-
-async def _warm(model: ModelConfig, engine: Engine) -> None:
-    ignore_eos = engine.capabilities.support("ignore_eos") != "refused"
-    for number, prompt in enumerate(model.warmup):
-        request = GenerateRequest(
-            request_id=f"warm-up-{number}",
-            model=model.name,
-            prompt=prompt,
-            sampling=SamplingParams(max_tokens=WARMUP_TOKENS, temperature=0.0, ignore_eos=ignore_eos),
-        )
-        try:
-            if engine.capabilities.generate:
-                async for _ in engine.generate(request):
-                    pass
-            elif isinstance(engine, Embeds):
-                await engine.embed(EmbedRequest(request_id=request.request_id, model=model.name, inputs=(prompt,)))
-        except LLMInferenceError as exc:
-            logger.warning("warm-up prompt %d of %s failed: %s", number, model.name, exc.message)
 
 
 def _spare_garbage_collection() -> None:

@@ -1,6 +1,6 @@
 """Taking a changed configuration while requests run.
 
-    read ──► compare ──► start what is new ──► swap the routing table ──► drain and stop what is no longer there
+    read ──► compare ──► start and warm what is new ──► swap the table ──► drain and stop what is no longer there
 
 Until the swap nothing has changed, so a configuration that is wrong, or whose engine does not start, leaves everything
 as it was. Requests keep the table that they began with. An entry whose engine is told the same as before keeps its
@@ -25,6 +25,7 @@ from llm_inference.gateway.routing.router import Router
 from llm_inference.gateway.routing.table import RoutingTable
 from llm_inference.serve.engines import start_engines
 from llm_inference.serve.routing import replica_configs, routing_table
+from llm_inference.serve.warm_up import warm_models
 
 logger = logging.getLogger(__name__)
 
@@ -95,9 +96,10 @@ class Reloader:
             return {}
         run_dir = self._context.run_dir / f"reload-{next(self._numbers)}"
         run_dir.mkdir(mode=0o700)
-        return await start_engines(
-            entries, dataclasses.replace(self._context, run_dir=run_dir, progress=False), without=frozenset(kept)
-        )
+        context = dataclasses.replace(self._context, run_dir=run_dir, progress=False)
+        started = await start_engines(entries, context, without=frozenset(kept))
+        await warm_models(entries, started, lambda: None)
+        return started
 
     async def _retire(self, table: RoutingTable, gone: Mapping[str, Engine]) -> None:
         api, admission = self._begun.api, self._begun.admission

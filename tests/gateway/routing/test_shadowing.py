@@ -10,7 +10,7 @@ from llm_inference.engine.types import GenerateRequest, SamplingParams
 from llm_inference.gateway.routing import shadowing
 from llm_inference.gateway.routing.agreement import AgreementRules
 from llm_inference.gateway.routing.deployment import Deployment, Group
-from llm_inference.gateway.routing.dispatch import RoutedEngine
+from llm_inference.gateway.routing.routed_engine import RoutedEngine
 from llm_inference.gateway.routing.shadowing import LOWEST_PRIORITY, Shadowing
 from llm_inference.gateway.routing.table import RoutingTable, Target
 from llm_inference.gateway.routing.wish import Wish

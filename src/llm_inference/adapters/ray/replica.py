@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import shutil
 import tempfile
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -30,8 +31,12 @@ class EngineReplica:
         self._run_dir = Path(tempfile.mkdtemp(prefix="llm-inference-replica-"))
         self._encoder = msgspec.msgpack.Encoder()
         context = EngineContext(run_dir=self._run_dir, progress=False, log_level=log_level, log_format="json")
-        self._engine = await asyncio.to_thread(engine_factory(config.engine), config, context)
-        await self._engine.start()
+        try:
+            self._engine = await asyncio.to_thread(engine_factory(config.engine), config, context)
+            await self._engine.start()
+        except BaseException:
+            shutil.rmtree(self._run_dir, ignore_errors=True)
+            raise
 
     async def describe(self) -> bytes:
         return self._encoder.encode(Description(self._engine.capabilities, self._engine.info))
@@ -72,29 +77,23 @@ class EngineReplica:
             news.set()
 
     async def embed(self, payload: bytes) -> bytes:
-        """An `EmbedResult` or a `Failure`, each in a list of two: `[result, failure]`."""
+        """`[EmbedResult, null]` or `[null, Failure]`, as the two below."""
         request = msgspec.msgpack.decode(payload, type=EmbedRequest)
         assert isinstance(self._engine, Embeds)  # else the gateway does not ask
-        try:
-            return self._encoder.encode((await self._engine.embed(request), None))
-        except Exception as exc:
-            return self._encoder.encode((None, Failure.of(exc)))
+        return await self._reply(self._engine.embed(request))
 
     async def tokenize(self, payload: bytes, add_special_tokens: bool) -> bytes:
-        """A `TokenizeResult` or a `Failure`: `[result, failure]`."""
         prompt = msgspec.msgpack.decode(payload, type=Prompt)  # type: ignore[arg-type, unused-ignore]  # a union
         assert isinstance(self._engine, Tokenizes)
-        try:
-            result = await self._engine.tokenize(prompt, add_special_tokens=add_special_tokens)
-            return self._encoder.encode((result, None))
-        except Exception as exc:
-            return self._encoder.encode((None, Failure.of(exc)))
+        return await self._reply(self._engine.tokenize(prompt, add_special_tokens=add_special_tokens))
 
     async def detokenize(self, token_ids: list[int]) -> bytes:
-        """A text or a `Failure`: `[text, failure]`."""
         assert isinstance(self._engine, Tokenizes)
+        return await self._reply(self._engine.detokenize(tuple(token_ids)))
+
+    async def _reply(self, work: Awaitable[Any]) -> bytes:
         try:
-            return self._encoder.encode((await self._engine.detokenize(tuple(token_ids)), None))
+            return self._encoder.encode((await work, None))
         except Exception as exc:
             return self._encoder.encode((None, Failure.of(exc)))
 

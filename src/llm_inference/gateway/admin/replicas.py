@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from llm_inference.gateway.routing.deployment import Group
-from llm_inference.gateway.routing.dispatch import health_of
+from llm_inference.gateway.routing.routed_engine import health_of
 from llm_inference.gateway.state import gateway_of
 
 

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Iterator, Mapping
 
 from llm_inference.engine.base import Engine
-from llm_inference.gateway.routing.dispatch import RoutedEngine
 from llm_inference.gateway.routing.replica import Replica
+from llm_inference.gateway.routing.routed_engine import RoutedEngine
 from llm_inference.gateway.routing.table import RoutingTable, Target
 from llm_inference.gateway.routing.wish import Wish
 

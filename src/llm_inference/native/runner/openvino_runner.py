@@ -75,7 +75,6 @@ class OpenVINORunner:
         )
         self.vocab_size = spec.vocab_size
         self.weight_bytes = graph.num_bytes
-        self._hidden_size = spec.hidden_size
         logger.info(
             "loaded %s: %d parameters, %.0f MiB as %s for openvino %s",
             directory.name,

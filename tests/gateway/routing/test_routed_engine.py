@@ -20,9 +20,9 @@ from llm_inference.errors import (
 )
 from llm_inference.gateway.routing.breaker import Ejection
 from llm_inference.gateway.routing.deployment import Deployment, Group, Rules
-from llm_inference.gateway.routing.dispatch import RoutedEngine
 from llm_inference.gateway.routing.policy import PrefixAffinity, RoundRobin, SessionAffinity
 from llm_inference.gateway.routing.replica import Replica
+from llm_inference.gateway.routing.routed_engine import RoutedEngine
 from llm_inference.gateway.routing.table import RoutingTable, Target
 from llm_inference.gateway.routing.wish import Wish
 from tests.gateway.routing.groups import Clock, Diary, counts, fake, group, replicas, router
