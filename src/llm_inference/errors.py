@@ -178,3 +178,9 @@ class EngineError(ServiceError):
     """The engine failed or died under this request."""
 
     code = "server_error"
+
+
+def error_class(name: str) -> type[LLMInferenceError]:
+    """The class that another process named; `EngineError` for a name that is none of these."""
+    found = globals().get(name)
+    return found if isinstance(found, type) and issubclass(found, LLMInferenceError) else EngineError

@@ -46,6 +46,8 @@ logger = logging.getLogger(__name__)
 
 #: The context of a model whose server does not tell it: no context is as long. The server refuses what is too long.
 UNKNOWN_MODEL_LEN = 2**24
+#: Below the time that the gateway gives to all of a model's servers together.
+HEALTH_TIMEOUT_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,10 +63,6 @@ class OpenAISettings:
     defaults: GenerationDefaults = field(default_factory=GenerationDefaults)
     engine: str = "openai"
     files_max_model_len: int | None = None  # what the model's files say, for a server that does not
-
-
-#: Below the time that the gateway gives to all of a model's servers together.
-HEALTH_TIMEOUT_S = 1.0
 
 
 class OpenAIEngine:

@@ -16,9 +16,15 @@ import zmq
 import zmq.asyncio
 from zmq.utils.monitor import recv_monitor_message
 
-from llm_inference import errors
 from llm_inference.engine.base import EngineStats
-from llm_inference.errors import EngineError, LLMInferenceError, NotReadyError, RequestTimeoutError, StartupError
+from llm_inference.errors import (
+    EngineError,
+    LLMInferenceError,
+    NotReadyError,
+    RequestTimeoutError,
+    StartupError,
+    error_class,
+)
 from llm_inference.native.messages import SequenceOutput
 from llm_inference.native.request import CoreRequest
 from llm_inference.native.wire import (
@@ -210,10 +216,7 @@ class CoreClient:
 
 
 def _error(name: str, message: str, param: str | None) -> LLMInferenceError:
-    kind = getattr(errors, name, EngineError)
-    if not (isinstance(kind, type) and issubclass(kind, LLMInferenceError)):
-        kind = EngineError
-    return kind(message, param=param)
+    return error_class(name)(message, param=param)
 
 
 def _startup_error(message: Failed) -> StartupError:

@@ -12,7 +12,6 @@ from collections.abc import Callable
 
 import msgspec
 
-from llm_inference import errors
 from llm_inference.adapters.library.wire import (
     Abort,
     Error,
@@ -27,7 +26,14 @@ from llm_inference.adapters.library.wire import (
     WorkerSampling,
 )
 from llm_inference.engine.base import EngineStats
-from llm_inference.errors import EngineError, LLMInferenceError, NotReadyError, RequestTimeoutError, StartupError
+from llm_inference.errors import (
+    EngineError,
+    LLMInferenceError,
+    NotReadyError,
+    RequestTimeoutError,
+    StartupError,
+    error_class,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -180,10 +186,7 @@ class WorkerClient:
 
 
 def _error(name: str, message: str, param: str | None) -> LLMInferenceError:
-    kind = getattr(errors, name, EngineError)
-    if not (isinstance(kind, type) and issubclass(kind, LLMInferenceError)):
-        kind = EngineError
-    return kind(message, param=param)
+    return error_class(name)(message, param=param)
 
 
 def _startup_error(message: Failed) -> StartupError:

@@ -20,6 +20,7 @@ from llm_inference.adapters.ray.fragments import Description, Failure, Fragment
 from llm_inference.adapters.ray.options import app_name
 from llm_inference.config.schema import ModelConfig
 from llm_inference.engine.base import Capabilities, EngineStats, Health
+from llm_inference.engine.in_flight import InFlight
 from llm_inference.engine.registry import EngineContext
 from llm_inference.engine.types import (
     Delta,
@@ -51,9 +52,7 @@ class RayEngine:
         self._name = app_name(model)
         self._handle: DeploymentHandle | None = None
         self._described: Description | None = None
-        self._num_running = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._in_flight = InFlight()
         self._health = Health(live=False, ready=False, reason="not started")
         self._health_at = 0.0
         self._asking: asyncio.Task[Health] | None = None
@@ -91,10 +90,8 @@ class RayEngine:
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta, None]:
         """As `Engine.generate`. A replica that dies before its first token is replaced by another, once."""
         payload = self._encoder.encode(request)
-        self._num_running += 1
-        self._idle.clear()
         begun = False
-        try:
+        with self._in_flight:
             for is_last in (False, True):
                 try:
                     async with contextlib.aclosing(self._fragments_of(payload)) as fragments:
@@ -109,10 +106,6 @@ class RayEngine:
                     if begun or is_last or isinstance(exc, BackPressureError):
                         raise _translated(exc) from exc
                     logger.warning("request %s goes to another replica: %s", request.request_id, _brief(exc))
-        finally:
-            self._num_running -= 1
-            if not self._num_running:
-                self._idle.set()
 
     async def _fragments_of(self, payload: bytes) -> AsyncGenerator[Fragment, None]:
         response: DeploymentResponseGenerator = self._replicas.options(stream=True).generate.remote(payload)
@@ -152,7 +145,7 @@ class RayEngine:
 
     def stats(self) -> EngineStats:
         """The requests of this gateway; what the engines of the replicas do is theirs to export."""
-        return EngineStats(num_running=self._num_running, known=("num_running",), per_process=True)
+        return EngineStats(num_running=self._in_flight.num, known=("num_running",), per_process=True)
 
     async def health(self) -> Health:
         if self._asking is None:
@@ -184,8 +177,7 @@ class RayEngine:
 
     async def stop(self, grace_s: float) -> None:
         """Wait for this gateway's own requests; then the replicas go, unless `ray.keep` is set."""
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._idle.wait(), grace_s)
+        await self._in_flight.drained(grace_s)
         if self._handle is not None and self._context.owns_core and not self._config.keep:
             with contextlib.suppress(RayError, RuntimeError):
                 await asyncio.to_thread(remove, self._name)

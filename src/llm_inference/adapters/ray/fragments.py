@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import msgspec
 
-from llm_inference import errors
 from llm_inference.engine.base import Capabilities
 from llm_inference.engine.types import Delta, ModelInfo
-from llm_inference.errors import EngineError, LLMInferenceError
+from llm_inference.errors import EngineError, LLMInferenceError, error_class
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -29,9 +28,7 @@ class Failure(msgspec.Struct, frozen=True):
         return cls(type(error).__name__, error.message, error.param, error.public_code, error.retry_after_s)
 
     def as_error(self) -> LLMInferenceError:
-        kind = getattr(errors, self.kind, EngineError)
-        if not (isinstance(kind, type) and issubclass(kind, LLMInferenceError)):
-            kind = EngineError
+        kind = error_class(self.kind)
         return kind(self.message, param=self.param, code=self.code, retry_after_s=self.retry_after_s)
 
 
