@@ -66,7 +66,7 @@ async def pair(tmp_path: Path) -> AsyncIterator[tuple[CoreClient, PlayedCore]]:
         await core.say(Ready(REPORT))
         assert await connecting == REPORT
         yield client, core
-        await client.close()
+        client.close()
 
 
 def request(request_id: str) -> CoreRequest:
@@ -76,7 +76,7 @@ def request(request_id: str) -> CoreRequest:
 
 async def test_a_failure_keeps_its_kind(pair: tuple[CoreClient, PlayedCore]) -> None:
     client, core = pair
-    queue = await client.submit(request("r"))
+    queue = client.submit(request("r"))
     assert isinstance(await core.hear(), Submit)
     await core.say(Step(EngineStats(), failures=(Failure("r", "too complex", "InvalidRequestError", "tools"),)))
     error = await queue.get()
@@ -91,7 +91,7 @@ async def test_outcomes_that_nobody_takes_are_bounded(
 ) -> None:
     monkeypatch.setattr(client_module, "MAX_BACKLOG", 5)
     client, core = pair
-    slow, quick = await client.submit(request("slow")), await client.submit(request("quick"))
+    slow, quick = client.submit(request("slow")), client.submit(request("quick"))
     assert {(await core.hear()).request.request_id for _ in range(2)} == {"slow", "quick"}  # type: ignore[union-attr]
     for number in range(1, 9):
         await core.token("slow", number)
@@ -112,5 +112,5 @@ async def test_a_core_that_says_nothing_is_known_without_requests(pair: tuple[Co
     await core.say(Step(EngineStats()))
     await asyncio.sleep(0.1)
     assert client.silent_s < 0.3
-    await client.close()
+    client.close()
     assert client.silent_s == 0

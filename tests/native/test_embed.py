@@ -93,7 +93,7 @@ class StubClient:
         self._hang = hang
         self._tasks: list[asyncio.Task[None]] = []
 
-    async def submit(self, request: CoreRequest, queue: asyncio.Queue[Item]) -> asyncio.Queue[Item]:
+    def submit(self, request: CoreRequest, queue: asyncio.Queue[Item]) -> asyncio.Queue[Item]:
         self.submitted[request.request_id] = len(request.prompt_token_ids)
         self.most_tokens = max(self.most_tokens, sum(self.submitted.values()))
         self.most_inputs = max(self.most_inputs, len(self.submitted))
@@ -111,7 +111,7 @@ class StubClient:
     def release(self, request_id: str) -> None:
         del self.submitted[request_id]
 
-    async def abort(self, request_id: str, index: int | None = None) -> None:
+    def abort(self, request_id: str, index: int | None = None) -> None:
         del self.submitted[request_id]
         self.aborted.append(request_id)
 

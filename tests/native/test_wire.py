@@ -12,7 +12,7 @@ import pytest
 import zmq
 
 from llm_inference.errors import ContextLengthError, EngineError, NotReadyError, OutOfMemoryError
-from llm_inference.native.client import CoreClient
+from llm_inference.native.client import CoreClient, Item
 from llm_inference.native.core import EngineCore
 from llm_inference.native.messages import SequenceOutput
 from llm_inference.native.server import CoreServer, bind
@@ -56,10 +56,10 @@ async def client(running: RunningCore, tmp_path: Path) -> AsyncGenerator[CoreCli
     client = CoreClient(str(tmp_path / "core.sock"))
     assert await asyncio.wait_for(client.connect(), 5) == REPORT
     yield client
-    await client.close()
+    client.close()
 
 
-async def outputs(queue: asyncio.Queue[object]) -> list[int]:
+async def outputs(queue: asyncio.Queue[Item]) -> list[int]:
     """Token ids until the finish reason; raises what ends it early."""
     token_ids: list[int] = []
     while True:
@@ -86,8 +86,8 @@ def test_the_socket_is_private(running: RunningCore, tmp_path: Path) -> None:
 
 
 async def test_a_request_goes_through(client: CoreClient) -> None:
-    queue = await client.submit(make_request("a", [3, 4, 5], max_tokens=7))
-    assert len(await outputs(queue)) == 7  # type: ignore[arg-type]
+    queue = client.submit(make_request("a", [3, 4, 5], max_tokens=7))
+    assert len(await outputs(queue)) == 7
     client.release("a")
     await until(lambda: client.stats.num_free_kv_blocks == client.stats.num_kv_blocks)
     assert client.stats.generation_tokens == 7
@@ -95,16 +95,16 @@ async def test_a_request_goes_through(client: CoreClient) -> None:
 
 
 async def test_what_the_core_refuses_comes_back_as_the_same_error(client: CoreClient) -> None:
-    queue = await client.submit(make_request("big", range(3, 90), max_tokens=250))
+    queue = client.submit(make_request("big", range(3, 90), max_tokens=250))
     with pytest.raises(ContextLengthError):
-        await outputs(await client.submit(make_request("huge", [3] * 300)))  # type: ignore[arg-type]
-    assert await outputs(queue)  # type: ignore[arg-type]
+        await outputs(client.submit(make_request("huge", [3] * 300)))
+    assert await outputs(queue)
 
 
 async def test_abort_frees_the_work(client: CoreClient, running: RunningCore) -> None:
-    await client.submit(make_request("long", [3, 4, 5], max_tokens=200))
+    client.submit(make_request("long", [3, 4, 5], max_tokens=200))
     await until(lambda: client.stats.num_running == 1)
-    await client.abort("long")
+    client.abort("long")
     await until(lambda: client.stats.num_running == 0)
     assert client.num_in_flight == 0
 
@@ -114,11 +114,11 @@ async def test_two_fronts_get_their_own_answers_and_a_lost_one_ends_its_work(
 ) -> None:
     other = CoreClient(str(tmp_path / "core.sock"))
     await other.connect()
-    await other.submit(make_request("theirs", [3, 4], max_tokens=200))
-    queue = await client.submit(make_request("ours", [3, 4], max_tokens=30))
+    other.submit(make_request("theirs", [3, 4], max_tokens=200))
+    queue = client.submit(make_request("ours", [3, 4], max_tokens=30))
     await until(lambda: running.core.stats().num_running == 2)
-    await other.close()
-    assert len(await outputs(queue)) == 30  # type: ignore[arg-type]
+    other.close()
+    assert len(await outputs(queue)) == 30
     await until(lambda: not running.core.has_work)
 
 
@@ -129,19 +129,19 @@ async def test_a_core_that_goes_away_ends_requests_with_one_error(tmp_path: Path
     lost: list[str] = []
     client.on_lost = lost.append
     await client.connect()
-    queue = await client.submit(make_request("a", [3, 4, 5], max_tokens=240))
+    queue = client.submit(make_request("a", [3, 4, 5], max_tokens=240))
     await asyncio.wait_for(queue.get(), 5)
     running.stop()
     with pytest.raises(EngineError, match="ended while this request was running"):
-        await outputs(queue)  # type: ignore[arg-type]
+        await outputs(queue)
     assert len(lost) == 1
     assert not client.connected
     with pytest.raises(NotReadyError):
-        await client.submit(make_request("b", [3]))
+        client.submit(make_request("b", [3]))
     again = RunningCore(make_core(save_tiny(tmp_path / "model")), path)
     await asyncio.wait_for(client.connect(), 5)
-    assert len(await outputs(await client.submit(make_request("c", [3], max_tokens=3)))) == 3  # type: ignore[arg-type]
-    await client.close()
+    assert len(await outputs(client.submit(make_request("c", [3], max_tokens=3)))) == 3
+    client.close()
     again.stop()
 
 
@@ -154,7 +154,7 @@ async def test_a_refused_start_reaches_the_front(tmp_path: Path) -> None:
     assert told
     with pytest.raises(OutOfMemoryError, match="too big"):
         await asyncio.wait_for(connecting, 5)
-    await client.close()
+    client.close()
     context.destroy(linger=0)
 
 
@@ -164,6 +164,6 @@ async def test_garbage_on_the_socket_harms_nobody(client: CoreClient, running: R
     socket.connect(f"ipc://{tmp_path / 'core.sock'}")
     for payload in (b"", b"\x80\x04garbage", msgspec.msgpack.encode({"type": "Nonsense"}), b"\xff" * 1000):
         socket.send(payload)
-    queue = await client.submit(make_request("a", [3, 4, 5], max_tokens=3))
-    assert len(await outputs(queue)) == 3  # type: ignore[arg-type]
+    queue = client.submit(make_request("a", [3, 4, 5], max_tokens=3))
+    assert len(await outputs(queue)) == 3
     context.destroy(linger=0)

@@ -7,14 +7,11 @@ One `CoreClient` per front process. A core that goes away ends every request in 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import logging
 import time
 from collections.abc import Callable
 
 import msgspec
-import zmq
-import zmq.asyncio
-from zmq.utils.monitor import recv_monitor_message
 
 from llm_inference.engine.base import EngineStats
 from llm_inference.errors import (
@@ -25,6 +22,7 @@ from llm_inference.errors import (
     StartupError,
     error_class,
 )
+from llm_inference.native.front_socket import FrontSocket
 from llm_inference.native.messages import SequenceOutput
 from llm_inference.native.request import CoreRequest
 from llm_inference.native.wire import (
@@ -41,6 +39,8 @@ from llm_inference.native.wire import (
     Submit,
 )
 
+logger = logging.getLogger(__name__)
+
 #: Outcomes that may wait for one client that reads slowly: whole answers fit, a stalled connection's memory is bounded.
 MAX_BACKLOG = 32_768
 
@@ -53,9 +53,7 @@ class CoreClient:
 
     def __init__(self, socket_path: str) -> None:
         self._path = socket_path
-        self._context: zmq.asyncio.Context | None = None
-        self._socket: zmq.asyncio.Socket | None = None
-        self._tasks: list[asyncio.Task[None]] = []
+        self._socket: FrontSocket | None = None
         self._queues: dict[str, asyncio.Queue[Item]] = {}
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder: msgspec.msgpack.Decoder[FromCore] = msgspec.msgpack.Decoder(FromCore)
@@ -66,7 +64,8 @@ class CoreClient:
 
     @property
     def connected(self) -> bool:
-        return self._ready is not None and self._ready.done() and not self._ready.cancelled()
+        ready = self._ready
+        return ready is not None and ready.done() and not ready.cancelled() and ready.exception() is None
 
     @property
     def num_in_flight(self) -> int:
@@ -89,38 +88,19 @@ class CoreClient:
 
     async def connect(self) -> CoreReport:
         """Open a fresh socket, greet, wait for the core to be ready. Raises the `StartupError` it refused with."""
-        await self.close()
-        self._context = zmq.asyncio.Context()
-        socket = self._context.socket(zmq.DEALER)
-        socket.setsockopt(zmq.LINGER, 0)
-        socket.setsockopt(zmq.SNDHWM, 0)
-        socket.setsockopt(zmq.RCVHWM, 0)
-        socket.setsockopt(zmq.RECONNECT_IVL, 20)
-        self._socket = socket
-        monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self.close()
         self._ready = asyncio.get_running_loop().create_future()
-        socket.connect(f"ipc://{self._path}")
-        self._tasks = [
-            asyncio.create_task(self._receive(socket), name="core receive"),
-            asyncio.create_task(self._watch(monitor), name="core watch"),
-        ]
-        await socket.send(self._encoder.encode(Hello()))
+        # A closed connection is known at once, also to fronts that do not own the core's process.
+        self._socket = FrontSocket(self._path, self._take, self._disconnected)
+        self._send(Hello())
         return await asyncio.shield(self._ready)
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Drop the connection. Requests in flight end with `EngineError`."""
         self.lost("the connection to the engine was closed")
-        tasks, self._tasks = self._tasks, []
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        if self._socket is not None:
-            self._socket.disable_monitor()
-            self._socket.close(linger=0)
-            self._socket = None
-        if self._context is not None:
-            self._context.destroy(linger=0)
-            self._context = None
+        socket, self._socket = self._socket, None
+        if socket is not None:
+            socket.close()
 
     def lost(self, reason: str) -> None:
         """The core is gone: end every request in flight with one error. Safe to call twice."""
@@ -135,7 +115,7 @@ class CoreClient:
         if was_connected:
             self.on_lost(reason)
 
-    async def submit(self, request: CoreRequest, queue: asyncio.Queue[Item] | None = None) -> asyncio.Queue[Item]:
+    def submit(self, request: CoreRequest, queue: asyncio.Queue[Item] | None = None) -> asyncio.Queue[Item]:
         """Send a request; its outcomes arrive in the queue, a new one or one that several requests share.
 
         Raises `NotReadyError` when there is no core now.
@@ -147,39 +127,47 @@ class CoreClient:
         if queue is None:
             queue = asyncio.Queue()
         self._queues[request.request_id] = queue
-        await self._send(Submit(request))
+        self._send(Submit(request))
         return queue
 
-    async def abort(self, request_id: str, index: int | None = None) -> None:
+    def abort(self, request_id: str, index: int | None = None) -> None:
         """End a request (its queue is dropped), or one of its choices."""
         if index is None and self._queues.pop(request_id, None) is None:
             return
         if self.connected:
-            await self._send(Abort(request_id, index))
+            self._send(Abort(request_id, index))
 
     def release(self, request_id: str) -> None:
         """The request has ended by itself; nothing more is expected of it."""
         self._queues.pop(request_id, None)
 
-    async def _send(self, message: FromFront) -> None:
+    def _send(self, message: FromFront) -> None:
         if self._socket is not None:
-            await self._socket.send(self._encoder.encode(message))
+            self._socket.send(self._encoder.encode(message))
 
-    async def _receive(self, socket: zmq.asyncio.Socket) -> None:
-        while True:
-            message = self._decoder.decode(await socket.recv())
-            self._last_heard = time.monotonic()
-            if isinstance(message, Step):
-                for request_id in self._on_step(message):
-                    await self._send(Abort(request_id))
-            elif isinstance(message, Ready):
-                if self._ready is not None and not self._ready.done():
-                    self._ready.set_result(message.report)
-            elif isinstance(message, Rejected):
-                if queue := self._queues.get(message.request_id):
-                    queue.put_nowait(_error(message.error, message.message, message.param))
-            elif self._ready is not None and not self._ready.done():
-                self._ready.set_exception(_startup_error(message))
+    def _take(self, payload: bytes) -> None:
+        self._last_heard = time.monotonic()
+        try:
+            message = self._decoder.decode(payload)
+        except msgspec.MsgspecError as error:  # it speaks another language than this front
+            logger.error("the engine's process sent what is no message: %s", error)
+            self.lost("the engine's process sent what is no message")
+            return
+        if isinstance(message, Step):
+            for request_id in self._on_step(message):
+                self._send(Abort(request_id))
+        elif isinstance(message, Ready):
+            if self._ready is not None and not self._ready.done():
+                self._ready.set_result(message.report)
+        elif isinstance(message, Rejected):
+            if queue := self._queues.get(message.request_id):
+                queue.put_nowait(_error(message.error, message.message, message.param))
+        elif self._ready is not None and not self._ready.done():
+            self._ready.set_exception(_startup_error(message))
+
+    def _disconnected(self) -> None:
+        if self.connected:
+            self.lost("the engine's process ended while this request was running")
 
     def _on_step(self, step: Step) -> list[str]:
         """Hand out what a step brought. Returns the requests that were ended because nobody takes their outcomes."""
@@ -205,14 +193,6 @@ class CoreClient:
             if queue := self._queues.get(failure.request_id):
                 queue.put_nowait(_error(failure.error, failure.message, failure.param))
         return given_up
-
-    async def _watch(self, monitor: zmq.asyncio.Socket) -> None:
-        """A closed connection is known at once, also to fronts that do not own the core's process."""
-        with contextlib.closing(monitor):
-            while True:
-                event = await recv_monitor_message(monitor)
-                if event["event"] == zmq.EVENT_DISCONNECTED and self.connected:
-                    self.lost("the engine's process ended while this request was running")
 
 
 def _error(name: str, message: str, param: str | None) -> LLMInferenceError:

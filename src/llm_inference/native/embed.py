@@ -88,7 +88,7 @@ async def run(client: CoreClient, requests: Sequence[CoreRequest], max_tokens_in
             while upcoming is not None and (len(upcoming.prompt_token_ids) <= room or not in_flight):
                 in_flight[upcoming.request_id] = len(upcoming.prompt_token_ids)
                 room -= len(upcoming.prompt_token_ids)
-                await client.submit(upcoming, queue)
+                client.submit(upcoming, queue)
                 upcoming = next(waiting, None)
             items = [await queue.get()]
             while not queue.empty():
@@ -100,7 +100,7 @@ async def run(client: CoreClient, requests: Sequence[CoreRequest], max_tokens_in
                 outputs[output.request_id] = output
     finally:
         for request_id in in_flight:
-            await client.abort(request_id)
+            client.abort(request_id)
     return result(requests, outputs.values(), started_s)
 
 

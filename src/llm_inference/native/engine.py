@@ -114,7 +114,7 @@ class NativeEngine:
         if self._attach is not None:
             self._attach.cancel()
             await asyncio.gather(self._attach, return_exceptions=True)
-        await self._client.close()
+        self._client.close()
         if self._child is not None:
             await self._child.stop(grace_s=5.0)
         for pool in (self._pool, self._grammar_pool):
@@ -176,7 +176,7 @@ class NativeEngine:
         finished = False
         with self._in_flight:
             try:
-                queue = await self._client.submit(prepared.core_request)
+                queue = self._client.submit(prepared.core_request)
                 answer = Answer(request, prepared, preparer.tokenizer, accepted_s)
                 while not answer.finished:
                     items = [await queue.get()]
@@ -185,14 +185,14 @@ class NativeEngine:
                     for delta in answer.take(items):
                         yield delta
                     for index in answer.stopped_by_text():
-                        await self._client.abort(core_id, index)
+                        self._client.abort(core_id, index)
                     if answer.error is not None:
                         raise answer.error
                 finished = True
                 self._client.release(core_id)
             finally:
                 if not finished:
-                    await self._client.abort(core_id)
+                    self._client.abort(core_id)
 
     async def embed(self, request: EmbedRequest) -> EmbedResult:
         preparer, plan = self._require_preparer(), self._plan
