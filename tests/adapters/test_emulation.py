@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, Sequence
 
 import pytest
 
-from llm_inference.adapters.emulation import fan_out, until_stop, with_usage
+from llm_inference.adapters.emulation import fan_out, seed_of, until_stop, with_usage
 from llm_inference.engine.types import Delta, GenerateRequest, SamplingParams, Usage
 from llm_inference.errors import EngineError
 
@@ -90,3 +90,9 @@ async def test_a_failing_part_closes_the_others() -> None:
     with pytest.raises(EngineError, match="boom"):
         [delta async for delta in fan_out(generate, request)]
     assert sources[0].closed
+
+
+def test_seeds_count_up_within_64_bits() -> None:
+    assert [seed_of(7, index) for index in range(3)] == [7, 8, 9]
+    assert seed_of(-1, 1) == 0
+    assert seed_of(2**63 - 1, 1) == -(2**63)

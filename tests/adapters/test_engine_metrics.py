@@ -39,6 +39,20 @@ def test_vllm() -> None:
     assert not stats.per_process
 
 
+def test_vllms_cache_is_in_its_labels() -> None:
+    labels = 'block_size="%s",cache_dtype="a,block_size=\\"9\\"",engine="0",num_gpu_blocks="%s"'
+    line = f"vllm:cache_config_info{{{labels}}} 1.0\n"
+    stats = read("vllm", [VLLM + line % (16, 100), line % (16, 50)])
+    assert stats is not None
+    assert (stats.num_kv_blocks, stats.kv_block_size) == (150, 16)
+    assert stats.known is not None
+    assert {"num_kv_blocks", "kv_block_size"} <= set(stats.known)
+    for texts in ([line % (16, 100), line % (32, 50)], [line % (16, "None")], [line % ("", 5)]):
+        other = read("vllm", [VLLM, *texts])
+        assert other is not None
+        assert other.num_kv_blocks is None
+
+
 @pytest.mark.parametrize("engine", OTHERS)
 def test_others(engine: str) -> None:
     stats = read(engine, [OTHERS[engine]])

@@ -67,3 +67,11 @@ def test_a_line_without_end_is_not_kept_for_ever() -> None:
 
 def test_numbers_that_json_has_not() -> None:
     assert math.isnan(decode(b'{"logprob": NaN}')["logprob"])
+
+
+def test_half_a_character_is_a_replacement_character() -> None:
+    assert decode(b'{"t": "\\ud83d", "u": "\\ude00x", "whole": "\\ud83d\\ude00"}') == {
+        "t": "\ufffd",
+        "u": "\ufffdx",
+        "whole": "\U0001f600",
+    }

@@ -268,3 +268,31 @@ def test_a_call_is_greedy_as_the_native_engine_is(prompts: PromptSide) -> None:
         )
         assert call.greedy is greedy
     assert ServerFacts().max_model_len is None
+
+
+TOKEN = {"id": 5, "text": "a", "logprob": -1.0}
+PLAIN = {"token": {**TOKEN, "count_output_tokens": 1, "prompt_tokens": 4}, "finished": True, "finish_reason": "stop"}
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        5, "text", [PLAIN], {}, {**PLAIN, "token": None}, {**PLAIN, "finish_reason": ["stop"]},
+        *({**PLAIN, "token": {**TOKEN, name: value}} for name in ("text", "id") for value in (1.5, ["a"], {})),
+        *({**PLAIN, "token": {**TOKEN, "logprob": value}} for value in ("x", ["a"])),
+        *({**PLAIN, "token": {**TOKEN, "prompt_tokens": value}} for value in (-1, 10**30, "4", 1.5, True)),
+    ],
+)  # fmt: skip
+async def test_an_answer_of_no_known_form_is_the_engines_error(prompts: PromptSide, frame: Any) -> None:
+    backend = CutBackend([b"data:" + json.dumps(frame).encode() + b"\n\n"])
+    with pytest.raises(EngineError, match="no known form"):
+        await run(make_engine(LightLLMDialect(), backend, prompts), request(logprobs=0))
+
+
+@pytest.mark.parametrize("info", [b"<html>", b"[" * 100_000, b"[]", b"5", b'{"max_total_tokens": "many"}'], ids=repr)
+async def test_a_server_that_says_nonsense_of_itself(prompts: PromptSide, info: bytes) -> None:
+    async with replaying({"/health": Reply(), "/info": Reply(info)}) as server:
+        engine = make_engine(TGIDialect(), HttpBackend("tgi", server.url), prompts)
+        with pytest.raises(ConfigError, match="is it tgi-generate"):
+            await engine.start()
+        await engine.stop(0)

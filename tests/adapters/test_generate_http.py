@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from llm_inference.adapters import generate_http
 from llm_inference.adapters.generate_http import HttpBackend
 from llm_inference.errors import (
     ContextLengthError,
@@ -143,3 +144,34 @@ async def test_an_error_in_a_200() -> None:
         for _ in replies:
             with pytest.raises(EngineError, match="boom"):
                 await values(backend)
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+async def test_a_redirect_is_not_followed(status: int) -> None:
+    """Prompt and key go where the configuration says, and nowhere else."""
+    async with replaying({"/other": event_stream(EVENTS)}) as other:
+        away = Reply(b"", status, headers={"Location": f"{other.url}/other"})
+        async with replaying({"/generate": away, "/health": away}) as server, opened(server.url, "secret") as backend:
+            with pytest.raises(EngineError, match=str(status)):
+                await values(backend)
+            assert (await backend.get("/health"))[0] == status
+        assert other.received == []
+
+
+async def test_errors_show_no_password() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        async with opened(f"http://user:secret@127.0.0.1:{unused.getsockname()[1]}/") as backend:
+            with pytest.raises(NotReadyError, match=r"no engine answers at http://127\.0") as caught:
+                await backend.get("/health")
+    assert "secret" not in caught.value.message
+
+
+async def test_a_whole_answer_without_end_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generate_http, "MAX_WHOLE_BYTES", 50_000)
+    reply = Reply(chunks=[b"x" * 10_000] * 10)
+    async with replaying({"/generate": reply, "/health": reply}) as server, opened(server.url) as backend:
+        with pytest.raises(EngineError, match="larger than 50000"):
+            await values(backend, framing="json")
+        with pytest.raises(NotReadyError, match="larger than 50000"):
+            await backend.get("/health")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -225,3 +226,74 @@ def _plain_text(raw: bytes) -> str:
             for choice in json.loads(data)["choices"]:
                 out += (choice.get("delta") or choice.get("message") or {}).get("content") or ""
     return out
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        None, 5, "text", ["text"],
+        {"delta": "text"}, {"delta": {"content": 5}}, {"delta": {"content": {"a": 1}}},
+        {"delta": {"content": [{"text": 5}]}}, {"delta": {"reasoning": ["x"]}}, {"text": 5}, {"text": ["a"]},
+        {"delta": {"tool_calls": ["x"]}}, {"delta": {"tool_calls": [{"function": "x"}]}},
+        {"delta": {"tool_calls": [{"function": {"name": 5}}]}},
+        {"delta": {"content": "a"}, "token_ids": [None]}, {"delta": {"content": "a"}, "token_ids": "ab"},
+        {"delta": {"content": "a"}, "prompt_token_ids": {"a": 1}},
+        {"delta": {"content": "a"}, "logprobs": {"content": [{}]}},
+        {"delta": {"content": "a"}, "logprobs": {"content": [{"token": "a", "logprob": "x"}]}},
+        {"delta": {"content": "a"}, "logprobs": {"content": [{"token": "a", "logprob": -1, "bytes": [999]}]}},
+        {"text": "a", "logprobs": {"tokens": 5, "token_logprobs": [-1]}},
+        {"text": "a", "logprobs": {"tokens": ["a"], "token_logprobs": ["x"]}},
+    ],
+)  # fmt: skip
+def test_a_chunk_of_no_known_form_is_the_engines_error(choice: Any) -> None:
+    reading = StreamReading(1, where="the server")
+    with pytest.raises(EngineError, match="the server sent"):
+        reading.take({"choices": [choice]})
+    with pytest.raises(EngineError, match="the server sent"):
+        reading.take({"choices": choice or 5})
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[" * 100_000, b'"\xff"', b"1" * 5000, b"{} {}"], ids=repr)
+def test_what_is_no_json_is_the_engines_error(data: bytes) -> None:
+    with pytest.raises(EngineError, match="the server sent"):
+        StreamReading(1, where="the server").take_event(data)
+
+
+def test_numbers_and_characters_that_json_has_not() -> None:
+    """Python's servers write NaN and Infinity, those that count in UTF-16 half an emoji: neither ends an answer."""
+    reading = StreamReading(1, where="the server")
+    data = (
+        b'{"choices": [{"index": 0, "delta": {"content": "a\\ud83d"}, "logprobs": {"content": ['
+        b'{"token": "a", "logprob": -Infinity, "top_logprobs": [{"token": "b", "logprob": null}]}]}}]}'
+    )
+    [delta] = reading.take_event(data)
+    assert delta.text == "a\ufffd"
+    assert delta.logprobs is not None
+    assert delta.logprobs[0].logprob == -math.inf
+    assert delta.logprobs[0].top[0][2] == -math.inf
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [
+        {"prompt_tokens": -5, "completion_tokens": 1}, {"prompt_tokens": 5, "completion_tokens": -1},
+        {"prompt_tokens": 5, "completion_tokens": "7"}, {"prompt_tokens": 10**30}, {"prompt_tokens": True},
+        {"prompt_tokens": 5, "completion_tokens": 1.5}, {"prompt_tokens": "5"},
+        {"prompt_tokens": 5, "prompt_tokens_details": {"cached_tokens": -5}},
+        {"prompt_tokens": 5, "completion_tokens_details": {"reasoning_tokens": [1]}},
+    ],
+)  # fmt: skip
+def test_a_usage_with_wrong_counts_is_none(counts: dict[str, Any]) -> None:
+    [last] = read([{**said(finish="stop"), "usage": counts}])
+    assert last.usage is None
+
+
+def test_details_of_a_usage_that_are_no_objects_say_nothing() -> None:
+    counts = {"prompt_tokens": 5, "completion_tokens": 2, "prompt_tokens_details": 5, "completion_tokens_details": "x"}
+    [last] = read([{**said(finish="stop"), "usage": counts}])
+    assert last.usage == Usage(5, 2)
+
+
+def test_an_empty_id_of_a_call_is_none() -> None:
+    call = {"index": 0, "id": "", "function": {"name": "f", "arguments": "{}"}}
+    assert calls(read([said(None, tool_calls=[call]), said(finish="stop")])) == {0: ("call_0", "f", "{}")}

@@ -53,6 +53,9 @@ class Interrupting:
     def __init__(self) -> None:
         self.text = ""
 
+    def isatty(self) -> bool:
+        return False
+
     def write(self, text: str) -> int:
         self.text += text
         if len(self.text) == len(text):

@@ -103,6 +103,11 @@ async def test_several_models_need_a_choice() -> None:
         (b'data: {"error": {"message": "core died"}}\n\n', "the server failed: core died"),
         (b'data: {"error": "Unauthorized"}\n\n', "the server failed: Unauthorized"),
         (b"data: {oops\n\n", "no JSON"),
+        (b"data: " + b"[" * 9000 + b"\n\n", "no JSON"),
+        (b"data: null\n\n", "no chunk"),
+        (b'data: {"choices": 5}\n\n', "no chunk"),
+        (b'data: {"choices": ["text"]}\n\n', "no chunk"),
+        (b'data: {"choices": [{"delta": ["x"]}]}\n\n', "no chunk"),
         (b"", "closed the stream before its end"),
     ],
 )

@@ -17,6 +17,7 @@ CONFIG = 'api: {api_keys: ["${API_KEY}"]}\nname: echo\nmodel: echo\nengine: fake
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("API_KEY", "the-secret-of-the-test")
+    monkeypatch.chdir(tmp_path)
     file = tmp_path / "config.yaml"
     file.write_text(CONFIG)
     return str(file)

@@ -65,7 +65,9 @@ def test_install_list_remove(invoke: Invoke, tmp_path: Path) -> None:
     assert out == f"small 1.5 is installed ({where}); --reinstall makes it anew\n"
     assert invoke("engines", "install", "small", "--reinstall")[0] == 0
 
-    head, small, large = invoke("engines", "list")[1].splitlines()
+    head, small, large, empty, *runners = invoke("engines", "list")[1].splitlines()
+    assert (empty, runners[0]) == ("", "runners of the native engine on this CPU:")
+    assert [line.split()[0] for line in runners[1:]] == ["compiled", "openvino", "torch"]
     assert head.split() == ["ENGINE", "VERSION", "READS", "QUANTIZED", "DEVICES", "STATE"]
     assert " ".join(small.split()) == f"small 1.5 GGUF awq, makes int4 cpu installed: {where}"
     assert " ".join(large.split()) == "large - GGUF awq, makes int4 cuda needs an NVIDIA GPU"
@@ -77,7 +79,9 @@ def test_install_list_remove(invoke: Invoke, tmp_path: Path) -> None:
 
 
 def test_the_list_as_json(invoke: Invoke) -> None:
-    small, large = json.loads(invoke("engines", "list", "--json")[1])["engines"]
+    printed = json.loads(invoke("engines", "list", "--json")[1])
+    small, large = printed["engines"]
+    assert printed["runners"]["compiled"].startswith("int8 and int4; ")
     assert not small["installed"]
     assert small["install"] == "llm-inference engines install small"
     assert (small["formats"], small["quantizations"], small["devices"]) == (["gguf"], ["int4"], ["cpu"])

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pytest
 
-from llm_inference.engine.types import SamplingParams
+from llm_inference.cli.terminal import Printer
+from llm_inference.engine.types import Delta, SamplingParams
 from tests.cli.conftest import Invoke
 from tests.cli.fakes import FakeServe
 
@@ -66,3 +68,19 @@ def test_a_single_models_name_or_another_model(serve: FakeServe, invoke: Invoke,
     invoke("run", "x", "--config", str(file), "--model", "a", "--precision", "int8")
     invoke("run", "x", "--config", str(file), "--model", "org/other")
     assert [(model.model, model.precision) for model in serve.models] == [("org/a", "int8"), ("org/other", "auto")]
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_obeys_the_user_alone() -> None:
+    """Not what a model says: it could write to the clipboard, or over what stands above."""
+    said = Delta(text="a\x1b]52;c;cm0=\x07b\x9b2J\tü\r\n👩‍👧", reasoning="\x1b[2J")
+    out, notes, file = _Terminal(), _Terminal(), io.StringIO()
+    Printer(out, notes).show(said)
+    assert out.getvalue() == "a\\x1b]52;c;cm0=\\x07b\\x9b2J\tü\n👩‍👧"
+    assert notes.getvalue() == "\\x1b[2J\n"
+    Printer(file, notes).show(said)
+    assert file.getvalue() == said.text, "a file gets what was said"

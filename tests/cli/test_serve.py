@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import argparse
+import os
 import sys
 from pathlib import Path
 
 import pytest
 
+from llm_inference.cli import serve as serve_command
 from llm_inference.config.schema import ServerConfig
+from llm_inference.errors import ConfigError
 from tests.cli.conftest import Invoke
 from tests.cli.fakes import FakeServe
 
@@ -65,3 +69,19 @@ def test_contradicting_flags_are_refused(served: list[ServerConfig], invoke: Inv
     assert code == 2
     assert "`precision: float16` and `quantization: awq` contradict each other" in err
     assert served == []
+
+
+def test_a_reload_does_not_wait_for_a_pipe(tmp_path: Path) -> None:
+    """What `--config <(…)` gives can be read once; opened again it would hold the reload, and the server's end."""
+    path = tmp_path / "c.yaml"
+    path.write_text("engine: fake\nmodel: m\n")
+    args = argparse.ArgumentParser()
+    serve_command.add_arguments(args)
+    given = args.parse_args(["--config", str(path)])
+    assert serve_command.read_again(given).models[0].engine == "fake"
+    path.unlink()
+    with pytest.raises(ConfigError, match="there is no config file"):
+        serve_command.read_again(given)
+    os.mkfifo(path)
+    with pytest.raises(ConfigError, match="no file that can be read again"):
+        serve_command.read_again(given)

@@ -20,7 +20,7 @@ def test_every_key_arrives_at_the_gateway() -> None:
         "ageing_s": 3.0,
         "max_kv_cache_usage": 0.9,
         "shares": {"gold": 3.0},
-        "degrade": [{"when_queue_above": 0.5, "max_tokens": 64}],
+        "degrade": [{"when_queue_above": 0.5, "max_tokens": 64}, {"when_queue_above": 0.9, "lower_tier": True}],
     }
     assert set(given) == set(AdmissionConfig.model_fields)
     assert admission_rules(AdmissionConfig.model_validate(given)) == AdmissionRules(
@@ -30,7 +30,7 @@ def test_every_key_arrives_at_the_gateway() -> None:
         ageing_s=3.0,
         max_kv_cache_usage=0.9,
         shares={"gold": 3.0},
-        degrade=(DegradeRule(0.5, 64),),
+        degrade=(DegradeRule(0.5, 64), DegradeRule(0.9, lower_tier=True)),
     )
 
 

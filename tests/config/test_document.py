@@ -44,7 +44,7 @@ JSON_VALUES = st.recursive(
     | st.booleans()
     | st.integers()
     | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text().map(lambda text: text.replace("${", "$")),
+    | st.text().map(lambda text: text.replace("${", "$").replace("\0", "")),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
     max_leaves=12,
 )
@@ -173,3 +173,30 @@ def test_a_byte_order_mark_is_no_content(tmp_path: Path) -> None:
     file = tmp_path / "bom.yaml"
     file.write_bytes(b"\xef\xbb\xbfa: 1\n")
     assert read_document(file).data == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: &a {" + ", ".join(f"k{n}: 1" for n in range(1000)) + "}\nb: {<<: [" + "*a, " * 1000 + "]}",
+        "a: &a {<<: *a}",
+        "\n".join(["a0: &a0 {x: 1}", *(f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}]}}" for n in range(1, 40))]),
+    ],
+    ids=["wide", "cycle", "doubling"],
+)
+def test_merge_keys_without_end_are_refused(text: str) -> None:
+    assert "nested or repeated beyond reason" in refusal(text)
+
+
+@pytest.mark.parametrize("text", ["!!bool maybe", "!!bool yes", "!!null nothing"])
+def test_a_tag_that_its_value_is_not(text: str) -> None:
+    assert "not what its tag" in refusal(f"key: {text}")
+
+
+def test_a_fallback_is_no_variable() -> None:
+    assert "the fallback of A is itself a variable" in refusal("key: ${A:-${B}}", {"A": "a", "B": "b"})
+
+
+def test_no_text_holds_a_nul() -> None:
+    assert "(0x00) has no place here" in refusal('key: "a\\0b"')
+    assert "(0x00) has no place here" in refusal('{"key": "a\\u0000b"}', is_json=True)

@@ -16,7 +16,7 @@ def test_the_committed_schema_is_current(repository: Path) -> None:
 
 def test_it_knows_both_forms() -> None:
     schema = json_schema()
-    sections = {"$schema", "api", "admission", "telemetry", "models"}
+    sections = {"$schema", "api", "admission", "loading", "telemetry", "models"}
     assert set(schema["properties"]) == sections | set(ModelConfig.model_fields)
     assert set(schema["$defs"]["ApiConfig"]["properties"]) == set(ApiConfig.model_fields)
     assert schema["additionalProperties"] is False

@@ -116,6 +116,12 @@ def test_wrong_service_values_are_refused(key: str, value: Any) -> None:
     assert key in refusal(ApiConfig, **{key: value})
 
 
+def test_the_format_of_the_cache_is_the_native_engines() -> None:
+    assert build(kv_cache_dtype="int8", engine="native").kv_cache_dtype == "int8"
+    assert "`engine_args`" in refusal(ModelConfig, kv_cache_dtype="int8", engine="vllm")
+    assert "kv_cache_dtype" in refusal(ModelConfig, kv_cache_dtype="fp8")
+
+
 def test_honest_values_are_taken() -> None:
     api = ApiConfig.model_validate(
         {"port": 0, "api_prefix": "", "request_timeout_s": None, "cors_origins": ["*", "https://example.org:8443"]}

@@ -97,3 +97,27 @@ def test_a_key_without_anything_else_has_the_default_scope() -> None:
         ("*",),
         None,
     )
+
+
+@pytest.mark.parametrize("secret", ["sk-abc\n", " sk-abc", "sk\tabc", "sk-ä", "sk-\u2028"])
+@pytest.mark.parametrize(
+    "config",
+    [
+        "api: {api_keys: ['${KEY}']}",
+        "api: {keys: [{name: a, key: '${KEY}'}]}",
+        "model: m\nurl: http://x\nengine: openai\napi_key: ${KEY}",
+    ],
+)
+def test_a_key_that_no_header_carries(tmp_path: Path, config: str, secret: str) -> None:
+    """It would be refused by nobody at the start, and let nobody in afterwards."""
+    file = tmp_path / "c.yaml"
+    file.write_text(config)
+    with pytest.raises(ConfigError, match="no header carries") as caught:
+        load_config(file, environ={"KEY": secret})
+    assert "abc" not in caught.value.message
+    assert "environment variable KEY" in caught.value.message
+
+
+def test_a_user_and_a_key_for_one_server(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="one of the two"):
+        load(tmp_path, "model: m\nengine: openai\nurl: http://u:p@h\napi_key: k\n")

@@ -1,9 +1,14 @@
-"""Three deployments with fixed sizes, so that what is rendered depends on no model and no machine."""
+"""Deployments with fixed sizes, so that what is rendered depends on no model and no machine."""
 
 from __future__ import annotations
 
+import dataclasses
+
 from pydantic import SecretStr
 
+from llm_inference.config.admission import AdmissionConfig
+from llm_inference.config.ray import RayConfig
+from llm_inference.config.routing import RoutingConfig
 from llm_inference.config.schema import ApiConfig, ModelConfig, ServerConfig
 from llm_inference.deploy.choices import Choices
 from llm_inference.deploy.facts import DeploymentFacts, compute_facts
@@ -80,6 +85,53 @@ def gateway(choices: Choices | None = None) -> DeploymentFacts:
     return compute_facts(config, [REMOTE_NEEDS], choices or Choices(cache="per-pod", replicas=3, max_replicas=6))
 
 
+def tiers(choices: Choices | None = None) -> DeploymentFacts:
+    """Two tiers of the default model, compared by themselves: one golden replica, and two of int8."""
+    routing = RoutingConfig.model_validate({"default_tier": "int8", "agreement": {"sample": 0.05, "threshold": 0.8}})
+    golden = ModelConfig(tier="golden", precision="float32", kv_cache_memory=512 * MIB, routing=routing)
+    int8 = ModelConfig(tier="int8", precision="int8", replicas=2, kv_cache_memory=512 * MIB)
+    needs = [
+        dataclasses.replace(CPU_NEEDS, kv_bytes=512 * MIB),
+        dataclasses.replace(CPU_NEEDS, weight_bytes=246 * MIB, kv_bytes=512 * MIB, download_bytes=0, disk_bytes=0),
+    ]
+    api = ApiConfig(api_keys=(SecretStr("not-in-any-file"),))
+    config = ServerConfig(api=api, admission=AdmissionConfig(max_queue_requests=32), models=(golden, int8))
+    return compute_facts(config, needs, choices or Choices(scale_on="running", replicas=1, max_replicas=2))
+
+
+def on_ray(choices: Choices | None = None) -> DeploymentFacts:
+    """The default model in two to four replicas on Ray, and a model over two GPUs of one machine."""
+    small = ModelConfig(kv_cache_memory=1 * GIB, ray=RayConfig(replicas=2, max_replicas=4)).on_ray()
+    large = ModelConfig(name="large", model="org/large", engine="vllm", tensor_parallel_size=2).on_ray()
+    config = ServerConfig(api=ApiConfig(api_keys=(SecretStr("not-in-any-file"),)), models=(small, large))
+    return compute_facts(config, [CPU_NEEDS, VLLM_NEEDS], choices or Choices())
+
+
+def nodes(choices: Choices | None = None) -> DeploymentFacts:
+    """A model over two machines with eight GPUs each, behind an InferencePool."""
+    model = ModelConfig(
+        name="huge",
+        model="org/huge",
+        engine="vllm",
+        tensor_parallel_size=16,
+        engine_args={"env": {"NCCL_DEBUG": "WARN"}},
+    )
+    config = ServerConfig(api=ApiConfig(api_keys=(SecretStr("not-in-any-file"),)), models=(model,))
+    need = dataclasses.replace(
+        VLLM_NEEDS,
+        engine_why="as configured",
+        weight_bytes=400 * GIB,
+        download_bytes=400 * GIB,
+        disk_bytes=400 * GIB,
+        worker_program="vllm",
+        worker_flags=("--tensor-parallel-size", "16", "--enable-prefix-caching"),
+    )
+    said = choices or Choices(
+        nodes=2, inference_pool=True, picker_image="picker:1", hostname="llm.example.org", autoscaler="none", replicas=1
+    )
+    return compute_facts(config, [need], said)
+
+
 def fake(choices: Choices | None = None) -> DeploymentFacts:
     """Answers without a model, to be started for real."""
     api = ApiConfig(api_keys=(SecretStr("the-key"),), shutdown_grace_s=5.0)
@@ -87,10 +139,17 @@ def fake(choices: Choices | None = None) -> DeploymentFacts:
     return compute_facts(config, [FAKE_NEEDS], choices or Choices(hostname="llm.example.org"))
 
 
-CASES = {"cpu": cpu, "vllm": vllm, "gateway": gateway}
+#: Every form that such a service has.
+CASES = {"cpu": cpu, "vllm": vllm, "gateway": gateway, "tiers": tiers}
+#: Those that one form alone is for.
+SPECIAL = {"ray": on_ray, "nodes": nodes}
 #: (case, target) of every golden folder.
 GOLDEN = (
     *(("cpu", target) for target in ("docker", "compose", "kubernetes", "helm", "systemd", "nginx", "monitoring")),
-    *(("vllm", target) for target in ("docker", "kubernetes")),
+    ("cpu", "ci"),
+    *(("vllm", target) for target in ("docker", "kubernetes", "ci")),
     ("gateway", "kubernetes"),
+    *(("tiers", target) for target in ("compose", "kubernetes", "systemd")),
+    ("ray", "ray"),
+    ("nodes", "kubernetes"),
 )

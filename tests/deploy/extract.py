@@ -1,7 +1,8 @@
-"""What a rendered form would start: command, configuration, names of secrets, probe paths, seconds to stop."""
+"""What a rendered form would start: command, environment, mounts, configuration, probe paths, seconds to stop."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from collections.abc import Callable
@@ -11,6 +12,8 @@ from typing import Any
 
 import yaml
 
+from llm_inference.deploy.docker import render_docker
+from tests.deploy.cases import fake
 from tests.deploy.tools import run, tool
 
 
@@ -25,6 +28,8 @@ class Start:
     ready_path: str
     live_path: str
     stop_s: float
+    environment: dict[str, str]
+    mounts: tuple[str, ...]  # where the form puts folders: configuration, cache, scratch
 
 
 def from_docker(folder: Path) -> Start:
@@ -36,9 +41,26 @@ def from_docker(folder: Path) -> Start:
     assert "--env-file secrets.env" in text
     [stop] = re.findall(r"--stop-timeout (\d+)", text)
     config = (folder / "config" / "config.yaml").read_text()
+    mounts = (*re.findall(r"-v \S+?:(/\w+)", text), *re.findall(r"--tmpfs (/\w+)", text))
     return Start(
-        command, "/config/config.yaml", config, _names(folder / "secrets.env.example"), live, live, float(stop)
+        command,
+        "/config/config.yaml",
+        config,
+        _names(folder / "secrets.env.example"),
+        live,
+        live,
+        float(stop),
+        image_environment(text),
+        mounts,
     )
+
+
+def image_environment(dockerfile: str) -> dict[str, str]:
+    """ENV of the last stage, without PATH, which is the image's own."""
+    [block] = re.findall(r"^ENV (PATH=(?:.|\\\n)*?[^\\])\n", dockerfile, flags=re.MULTILINE)
+    found = dict(re.findall(r'(\w+)="?([^"\s]*)"?', block.replace("\\\n", " ")))
+    del found["PATH"]
+    return found
 
 
 def from_compose(folder: Path) -> Start:
@@ -48,7 +70,8 @@ def from_compose(folder: Path) -> Start:
     assert service["env_file"] == ["secrets.env"]
     assert "./config:/config:ro" in service["volumes"]
     stop = float(service["stop_grace_period"].removesuffix("s"))
-    return Start(docker.arguments, docker.config_path, docker.config, docker.secrets, ready, ready, stop)
+    mounts = tuple(str(volume).split(":")[1] for volume in service["volumes"]) + tuple(service["tmpfs"])
+    return dataclasses.replace(docker, ready_path=ready, live_path=ready, stop_s=stop, mounts=mounts)
 
 
 def from_kubernetes(folder: Path) -> Start:
@@ -74,7 +97,11 @@ def from_systemd(folder: Path) -> Start:
     config = (folder / "config.yaml").read_text()
     names = _names(folder / "secrets.env.example")
     path = "/etc/llm-inference/config.yaml"
-    return Start(arguments, path, config, names, "/ready", "/health", float(settings["TimeoutStopSec"]))
+    words = settings["Environment"].replace("%C", "/var/cache").split()
+    environment = dict(word.split("=", 1) for word in words)
+    mounts = ("/etc/llm-inference", f"/var/cache/{settings['CacheDirectory']}")
+    stop = float(settings["TimeoutStopSec"])
+    return Start(arguments, path, config, names, "/ready", "/health", stop, environment, mounts)
 
 
 def _from_objects(documents: list[dict[str, Any]]) -> Start:
@@ -101,6 +128,9 @@ def _from_objects(documents: list[dict[str, Any]]) -> Start:
         probes["readiness"],
         probes["liveness"],
         float(stop),
+        # The image is the one that the docker form builds.
+        image_environment(render_docker(fake())["Dockerfile.cpu"]),
+        tuple(mount["mountPath"] for mount in container["volumeMounts"]),
     )
 
 

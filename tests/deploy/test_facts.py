@@ -28,7 +28,11 @@ def facts_of(model: ModelConfig, need: ModelNeeds, api: ApiConfig | None = None,
             dataclasses.replace(CPU_NEEDS, place="cuda"),
             "the native engine runs a model on one GPU; choose `engine: vllm`",
         ),
-        (ModelConfig(replicas=2), CPU_NEEDS, "replicas: the native engine runs one in a service"),
+        (
+            ModelConfig(replicas=2),
+            dataclasses.replace(CPU_NEEDS, place="cuda"),
+            r"the models on GPU 0 ask for 1\.80 of its memory together",
+        ),
     ],
 )
 def test_impossible(model: ModelConfig, need: ModelNeeds, message: str) -> None:

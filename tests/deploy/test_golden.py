@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from llm_inference.deploy.render import TARGETS, render
-from tests.deploy.cases import CASES, GOLDEN
-from tests.deploy.golden import FOLDER
+from tests.deploy.cases import CASES, GOLDEN, SPECIAL
+from tests.deploy.golden import FOLDER, rendered
 
 
 @pytest.mark.parametrize(("case", "target"), GOLDEN)
@@ -15,7 +15,7 @@ def test_as_before(case: str, target: str) -> None:
     kept = {
         path.relative_to(folder).as_posix(): path.read_text("utf-8") for path in folder.rglob("*") if path.is_file()
     }
-    assert render(target, CASES[case]()) == kept, "if this is meant: python -m tests.deploy.golden"
+    assert rendered(case, target) == kept, "if this is meant: python -m tests.deploy.golden"
 
 
 def test_nothing_else_lies_there() -> None:
@@ -23,13 +23,13 @@ def test_nothing_else_lies_there() -> None:
     assert folders == set(GOLDEN)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", CASES | SPECIAL)
 @pytest.mark.parametrize("target", TARGETS)
 def test_no_secret_lands_in_a_file(case: str, target: str) -> None:
     from llm_inference.errors import ConfigError
 
     try:
-        files = render(target, CASES[case]())
+        files = render(target, (CASES | SPECIAL)[case]())
     except ConfigError:
         return
     assert [name for name, text in files.items() if "not-in-any-file" in text] == []
@@ -41,4 +41,5 @@ def test_no_secret_lands_in_a_file(case: str, target: str) -> None:
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_the_same_facts_give_the_same_files(target: str) -> None:
-    assert render(target, CASES["cpu"]()) == render(target, CASES["cpu"]())
+    case = SPECIAL["ray"] if target == "ray" else CASES["cpu"]
+    assert render(target, case()) == render(target, case())

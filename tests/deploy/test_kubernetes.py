@@ -169,6 +169,18 @@ def test_one_autoscaler_at_a_time(written: Any) -> None:
     assert "HorizontalPodAutoscaler" not in kinds
 
 
+def test_keda_scales_to_nothing_and_is_woken_by_what_stays() -> None:
+    choices = Choices(autoscaler="keda", replicas=0, hostname="example.org")
+    scaled = yaml.safe_load(render_kubernetes(cpu(choices))["components/keda/keda.yaml"])
+    check_custom([scaled])
+    assert scaled["spec"]["minReplicaCount"] == 0
+    waiting, rate = (trigger["metadata"]["query"] for trigger in scaled["spec"]["triggers"])
+    assert "num_requests_waiting" in waiting
+    assert 'ingress="llm-inference"' in rate, "while no pod is there nobody counts waiting requests"
+    [kept] = yaml.safe_load(render_kubernetes(vllm())["components/keda/keda.yaml"])["spec"]["triggers"]
+    assert "num_requests_waiting" in kept["metadata"]["query"]
+
+
 @pytest.mark.parametrize(
     ("choices", "kind", "metric", "target"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from llm_inference.deploy.choices import Choices
 from llm_inference.deploy.facts import compute_facts
 from llm_inference.deploy.nginx import render_nginx
 from llm_inference.errors import ConfigError
+from llm_inference.gateway.ui.page import Page
 from tests.deploy.cases import FAKE_NEEDS, cpu, fake, gateway
 from tests.deploy.test_start import free_port
 from tests.deploy.tools import run, tool
@@ -48,8 +50,16 @@ def configuration(folder: Path, text: str, **ports: int) -> Path:
 
 @pytest.mark.parametrize(
     "facts",
-    [cpu(), gateway(HOST), fake(), cpu(api_prefix=""), cpu(uds="/run/llm-inference/http.sock"), cpu(host="::1")],
-    ids=["cpu", "gateway", "fake", "no-prefix", "socket", "ipv6"],
+    [
+        cpu(),
+        gateway(HOST),
+        fake(),
+        cpu(api_prefix=""),
+        cpu(uds="/run/llm-inference/http.sock"),
+        cpu(host="::1"),
+        cpu(page=False),
+    ],
+    ids=["cpu", "gateway", "fake", "no-prefix", "socket", "ipv6", "no-page"],
 )
 def test_nginx_accepts_it(facts, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     [text] = render_nginx(facts).values()
@@ -83,6 +93,20 @@ def test_refusals() -> None:
         render_nginx(facts)
 
 
+def test_the_pages_files_all_have_names_that_pass() -> None:
+    """The pattern is no wildcard over paths: what the page does not have does not reach the server."""
+    [text] = render_nginx(cpu()).values()
+    found = re.search(r"location ~ (\S+) \{", text)
+    assert found is not None
+    pattern = re.compile(found[1])
+    for path in (*Page("/v1").handlers, "/status.json", "/usage.json"):
+        assert pattern.search(path), path
+    for path in ("/metrics", "/openapi.json", "/health/detail", "/ui/", "/ui/a/b.js", "/ui/../metrics", "/v1x"):
+        assert not pattern.search(path), path
+    [without] = render_nginx(cpu(page=False)).values()
+    assert "location ~" not in without
+
+
 @pytest.fixture
 def proxied(tmp_path: Path) -> Iterator[str]:
     """The fake engine behind the real nginx; the address of the latter."""
@@ -114,13 +138,15 @@ def proxied(tmp_path: Path) -> Iterator[str]:
             process.wait(30)
 
 
-def ask(url: str, body: bytes | None = None) -> tuple[int, bytes]:
+def ask(url: str, body: bytes | None = None, key: str | None = "the-key") -> tuple[int, bytes]:
     import ssl
 
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
-    headers = {"content-type": "application/json", "authorization": "Bearer the-key"}
+    headers = {"content-type": "application/json"}
+    if key is not None:
+        headers["authorization"] = f"Bearer {key}"
     request = urllib.request.Request(url, data=body, headers=headers)
     try:
         with urllib.request.urlopen(request, timeout=10, context=context) as reply:
@@ -140,3 +166,19 @@ def test_streams_bodies_and_hidden_paths(proxied: str) -> None:
     assert ask(f"{proxied}/v1/chat/completions", b" " * 100_001)[0] == 413
     assert ask(f"{proxied}/metrics")[0] == 404
     assert ask(f"{proxied}/health")[0] == 200
+
+
+@pytest.mark.e2e
+def test_the_page_passes_and_what_it_shows_takes_a_key(proxied: str) -> None:
+    status, text = ask(f"{proxied}/", key=None)
+    assert (status, b"<!doctype html>" in text.lower()) == (200, True)
+    for path in re.findall(rb'(?:src|href)="(/?ui/[^"]+)"', text):
+        assert ask(f"{proxied}/{path.decode().lstrip('/')}", key=None)[0] == 200, path
+    assert ask(f"{proxied}/ui/main.js", key=None)[0] == 200
+    for path in ("/status.json", "/usage.json", "/v1/models"):
+        assert ask(f"{proxied}{path}", key=None)[0] == 401, path
+        assert ask(f"{proxied}{path}")[0] != 401, path
+    assert json.loads(ask(f"{proxied}/status.json")[1])["status"] == "ok"
+    for path in ("/openapi.json", "/health/detail", "/ui/absent/main.js", "/anything"):
+        status, text = ask(f"{proxied}{path}")
+        assert (status, b"nginx" in text) == (404, True), path

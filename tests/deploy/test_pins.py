@@ -26,5 +26,11 @@ def test_engines_are_those_of_the_recipes(name: str) -> None:
 
 def test_images_have_a_version() -> None:
     images = [value for name, value in vars(pins).items() if name.endswith("_IMAGE")]
-    assert len(images) == 6
+    assert len(images) == 7
     assert all(":" in image and not image.endswith(":latest") for image in images)
+
+
+def test_validators_are_those_that_these_tests_use() -> None:
+    from tests.deploy.install_tools import PIP
+
+    assert set(pins.VALIDATORS) <= set(PIP), "change deploy/pins.py as well"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -48,4 +49,7 @@ def test_every_step_of_the_image(repository: Path, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
     assert "healthy, as user 10001" in done.stdout
+    assert re.search(
+        r"^/opt/llm-inference/.+/runner/compiled/step-\w+-(x86-64-v3|aarch64)\.so$", done.stdout, flags=re.MULTILINE
+    )
     assert "stopped by SIGTERM with 0" in done.stdout

@@ -128,3 +128,22 @@ def test_show_bytes() -> None:
 
 def test_needs_are_plain() -> None:
     assert ModelNeeds(engine="native", place="cpu", engine_why="").weight_bytes == 0
+
+
+def test_every_replica_has_its_own_memory_cpus_and_start() -> None:
+    one, two = ModelConfig(kv_cache_memory=GIB), ModelConfig(kv_cache_memory=GIB, replicas=2)
+    assert sizing.host_bytes(two, CPU_NEEDS) == 2 * sizing.host_bytes(one, CPU_NEEDS)
+    total, figure = sizing.memory(config_of(two), [CPU_NEEDS], Choices())
+    assert total >= 2 * sizing.host_bytes(one, CPU_NEEDS)
+    assert "2 × SmolLM2-135M-Instruct: (weights" in figure.why
+    assert sizing.cpus(config_of(two), [CPU_NEEDS], Choices())[0] == 1 + 2 * 4
+    starts = [sizing.times(config_of(model), [CPU_NEEDS], Choices())[0].load_s for model in (one, two)]
+    assert starts[1] - starts[0] == sizing.START_S["native"]
+
+
+def test_a_set_of_cpus_says_how_many() -> None:
+    count, figure = sizing.cpus(config_of(ModelConfig()), [CPU_NEEDS], Choices(cpu_set=(2, 3, 8)))
+    assert count == 3
+    assert figure.why.startswith("--cpu-set; whole ones")
+    with pytest.raises(ConfigError, match="--cpus is 4, but --cpu-set names 3 CPUs"):
+        sizing.cpus(config_of(ModelConfig()), [CPU_NEEDS], Choices(cpu_set=(2, 3, 8), cpus=4))

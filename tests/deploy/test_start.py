@@ -45,21 +45,34 @@ def free_port() -> int:
 @pytest.mark.parametrize("form", FORMS)
 def test_it_starts_answers_and_stops(form: str, written, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     start = FORMS[form](written(render(form, fake())))
-    port, config = free_port(), tmp_path / "config.yaml"
-    # Only the port and the path differ from what is deployed: this machine may have port 8000 in use.
-    config.write_text(start.config.replace("port: 8000", f"port: {port}"))
-    arguments = [str(config) if word == start.config_path else word for word in start.arguments]
+    port, root = free_port(), tmp_path / "root"
+
+    def inside(text: str) -> str:
+        """A path of the form, below `root`: everything that it names must lie in one of its mounts."""
+        if not text.startswith("/"):
+            return text
+        assert any(f"{text}/".startswith(f"{mount}/") for mount in start.mounts), f"{text} is in no mount"
+        return f"{root}{text}"
+
+    for mount in start.mounts:
+        (root / mount.lstrip("/")).mkdir(parents=True)
+    # Only the root and the port differ from what is deployed: this machine may have port 8000 in use.
+    arguments = [inside(word) for word in start.arguments]
+    config = Path(inside(start.config_path))
     assert str(config) in arguments
+    config.write_text(start.config.replace("port: 8000", f"port: {port}"))
+    environment = os.environ | {name: inside(value) for name, value in start.environment.items()}
+    assert "LLM_INFERENCE_CACHE" in start.environment
     assert start.secrets == ["LLM_INFERENCE_API_KEYS_1"]
     program = str(Path(sys.executable).parent / "llm-inference")
 
     empty = subprocess.run(
-        [program, *arguments], env=os.environ | dict.fromkeys(start.secrets, ""), capture_output=True, check=False
+        [program, *arguments], env=environment | dict.fromkeys(start.secrets, ""), capture_output=True, check=False
     )
     assert empty.returncode == 2, "an empty key must let nothing start"
 
     server = subprocess.Popen(
-        [program, *arguments], env=os.environ | dict.fromkeys(start.secrets, KEY), stderr=subprocess.DEVNULL
+        [program, *arguments], env=environment | dict.fromkeys(start.secrets, KEY), stderr=subprocess.DEVNULL
     )
     try:
         url = f"http://127.0.0.1:{port}"

@@ -39,7 +39,16 @@ def test_only_blocks_of_our_own_are_raw() -> None:
         ("Dockerfile.j2", "json(cache_path) | raw"),
         ("Dockerfile.j2", "json(config_path) | raw"),
         ("values.yaml.j2", "config | raw"),
-        ("keda.yaml.j2", "namespace | comment | tojson | raw"),
+        ("deployment.yaml.j2", "pod | indented(6) | trim | raw"),
+        ("leaderworkerset.yaml.j2", "pod | indented(8) | trim | raw"),
+        ("leaderworkerset.yaml.j2", "worker | indented(8) | trim | raw"),
         ("monitoring.yaml.j2", "rules | indented(2) | trim | raw"),
+        ("rayservice.yaml.j2", "applications | indented(4) | trim | raw"),
+        ("rayservice.yaml.j2", 'pod("head", {"cpus": 2, "memory": head_memory, "gpus": 0}) | indented(6) | trim | raw'),
+        (
+            "rayservice.yaml.j2",
+            'pod("gateway", {"cpus": gateway_cpus, "memory": gateway_memory, "gpus": 0}) | indented(8) | trim | raw',
+        ),
+        ("rayservice.yaml.j2", 'pod("engine", group) | indented(8) | trim | raw'),
         ("systemd.service.j2", "description | raw"),
     ]

@@ -10,6 +10,7 @@ Marks are HTML comments on the lines right above a block, so that nobody sees th
     <!-- dry run -->         checked without being run: `make -n`, or flags parsed and the config loaded
     <!-- continues -->       one program with the block of the same language before it in this file
     <!-- file: NAME -->      written to NAME in the folder where the blocks run
+    <!-- from: FILE -->      lines of a golden file of a deployment, compared in tests/deploy/test_documents.py
     <!-- not run: REASON --> neither; the test counts these
 
 Blocks of `text` are not for running.
@@ -22,10 +23,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-DOCUMENTS = (REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md")))
+DOCUMENTS = (REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md")))
 #: Documents whose blocks another test runs.
 TESTED_ELSEWHERE = {"docs/benchmarking.md": "tests/tools/bench/test_docs.py"}
-MARKS = ("expect", "stdin", "exit", "serve", "dry run", "continues", "file", "not run")
+MARKS = ("expect", "stdin", "exit", "serve", "dry run", "continues", "file", "from", "not run")
 LANGUAGES = ("bash", "python", "yaml", "json", "text")
 
 _MARK = re.compile(r"<!-- (?P<name>[a-z ]+?)(?:: (?P<value>.*?))? -->")

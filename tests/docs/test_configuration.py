@@ -12,6 +12,7 @@ from pydantic_core import PydanticUndefined
 
 from llm_inference.cli import main, options
 from llm_inference.config.admission import AdmissionConfig
+from llm_inference.config.loading import LoadingConfig
 from llm_inference.config.ray import RayConfig
 from llm_inference.config.routing import AgreementConfig, RoutingConfig
 from llm_inference.config.schema import ApiConfig, GenerationConfig, ModelConfig
@@ -25,6 +26,7 @@ DOCUMENT = REPOSITORY / "docs" / "configuration.md"
 SECTIONS: list[tuple[str, type[BaseModel]]] = [
     ("Keys of `api:`", ApiConfig),
     ("Keys of `admission:`", AdmissionConfig),
+    ("Keys of `loading:`", LoadingConfig),
     ("Keys of a model", ModelConfig),
     ("Keys of `routing:`", RoutingConfig),
     ("Keys of `routing.agreement`", AgreementConfig),

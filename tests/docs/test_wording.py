@@ -66,7 +66,7 @@ def test_commands_in_the_prose_exist(path: Path, repository: Path) -> None:
     text = prose(path)
     wrong = [target for target in re.findall(r"`make ([a-z-]+)", text) if target not in targets]
     wrong += [command for command in re.findall(r"`llm-inference ([a-z]+)", text) if command not in COMMANDS]
-    flags = all_flags() | {"--cpus"}  # the container engine's
+    flags = all_flags() | {"--cpus", "--cpuset-cpus", "--gpus", "--stop-timeout"}  # the container engine's
     wrong += [flag for flag in re.findall(r"`(--[a-z-]+)", text) if flag not in flags]
     assert wrong == []
 

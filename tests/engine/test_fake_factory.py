@@ -31,5 +31,5 @@ async def test_it_takes_its_time() -> None:
 
 @pytest.mark.parametrize("args", [{"delay_s": -1.0}, {"delay_s": "x"}, {"delay": 1.0}])
 def test_other_arguments_are_refused(args: dict[str, object]) -> None:
-    with pytest.raises(ConfigError, match="first_delay_s and delay_s"):
+    with pytest.raises(ConfigError, match="first_delay_s, delay_s and start_delay_s"):
         create(ModelConfig(model="m", engine="fake", engine_args=args), CONTEXT)

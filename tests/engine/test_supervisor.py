@@ -348,6 +348,33 @@ async def test_last_lines_are_kept_and_long_ones_do_not_block(tmp_path: Path) ->
     await child.stop(grace_s=1)
 
 
+async def test_a_kept_line_is_short(tmp_path: Path) -> None:
+    child = make_child(TOUCH + "print('x' * 500_000, flush=True); time.sleep(60)", tmp_path / "ready")
+    await child.start()
+    await until(lambda: bool(child.last_lines))
+    assert len(child.last_lines[0]) == 2000
+    await child.stop(5)
+
+
+async def test_a_child_is_brought_back_once_files_can_be_opened_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child = make_child(TOUCH + "time.sleep(60)", tmp_path / "ready")
+    await child.start()
+    real, failures = os.pipe, iter([OSError(24, "Too many open files")])
+
+    def pipe() -> tuple[int, int]:
+        for failure in failures:
+            raise failure
+        return real()
+
+    monkeypatch.setattr("llm_inference.engine.supervisor.os.pipe", pipe)
+    assert child.pid is not None
+    os.kill(child.pid, signal.SIGKILL)
+    await until(lambda: child.num_restarts == 2 and child.state is ChildState.READY)
+    await child.stop(5)
+
+
 def test_the_last_lines_of_a_child_stay_in_the_log() -> None:
     """`/health` needs no key; a traceback may hold paths, and parts of requests."""
     died = "the engine of m was killed by SIGKILL"

@@ -1,16 +1,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import subprocess
 import sys
+import threading
 from typing import Any
 
 import jsonschema
 import pytest
+from prometheus_client import CollectorRegistry
 
 from llm_inference.engine.base import Health
 from llm_inference.engine.fake import FakeEngine, FakeScript
+from llm_inference.gateway.app import create_app
+from llm_inference.gateway.settings import GatewaySettings
 from tests.gateway.serving import MESSAGES, serving, until
 
 
@@ -181,6 +186,27 @@ async def test_one_line_per_request(caplog: pytest.LogCaptureFixture) -> None:
         assert [line["prompt"] for line in lines()] == [MESSAGES]
 
 
+async def test_prompts_are_redacted_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    from llm_inference.gateway.openai import intake
+
+    threads: list[threading.Thread] = []
+    redact = intake.redact
+
+    def watched(prompt: object) -> object:
+        threads.append(threading.current_thread())
+        return redact(prompt)
+
+    monkeypatch.setattr(intake, "redact", watched)
+    async with serving(log_prompts=True) as service:
+        assert (await service.complete(prompt="call +49 30 12345678 " * 50)).status == 200
+        assert (await service.chat()).status == 200
+    assert len(threads) == 2
+    assert threading.main_thread() not in threads
+    async with serving(log_prompts=True, redact_prompts=False) as service:
+        await service.chat()
+    assert len(threads) == 2
+
+
 def test_gateway_imports_no_torch() -> None:
     code = (
         "import sys, llm_inference.gateway.app, llm_inference.engine.fake;"
@@ -188,3 +214,39 @@ def test_gateway_imports_no_torch() -> None:
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_who_is_cut_by_the_servers_end_is_told(stream: bool) -> None:
+    """The time for running requests is over: a status or an error event, and a row like any other's."""
+    engine = FakeEngine("fake", script=FakeScript(hang_after=2))
+    app = create_app({"fake": engine}, GatewaySettings(), registry=CollectorRegistry())
+    body = json.dumps({"model": "fake", "messages": MESSAGES, "stream": stream}).encode()
+    scope = {
+        "type": "http", "method": "POST", "path": "/v1/chat/completions", "raw_path": b"", "query_string": b"",
+        "headers": [(b"content-type", b"application/json")], "http_version": "1.1", "scheme": "http",
+    }  # fmt: skip
+    sent: list[dict[str, Any]] = []
+    received = iter([{"type": "http.request", "body": body, "more_body": False}])
+
+    async def receive() -> dict[str, Any]:
+        for message in received:
+            return message
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    task = asyncio.create_task(app(scope, receive, send))
+    await until(lambda: engine.requests and (not stream or len(sent) > 1))
+    await asyncio.sleep(0.05)
+    task.cancel()
+    await task
+    assert sent[-1].get("more_body", False) is False
+    payload = sent[-1]["body"]
+    assert sent[0]["status"] == (200 if stream else 503)
+    error = json.loads(payload.removeprefix(b"data: "))["error"]
+    assert (error["type"], error["code"]) == ("service_unavailable", "shutting_down")
+    assert engine.aborted
+    assert app.state.gateway.admission.in_flight == 0

@@ -7,12 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import re
+from typing import get_args
 
-from llm_inference.gateway.auth import OPEN_PATHS
+from llm_inference.gateway.auth import OPEN_PATHS, KeyRing
+from llm_inference.gateway.routes import all_routes
+from llm_inference.gateway.tenants.key import ApiKey, RouteGroup, Scope, digest_of
+from llm_inference.gateway.tenants.tenants import Tenants
 from llm_inference.gateway.ui.page import Page
 from tests.gateway.serving import Service, serving
 
 KEY = "sk-correct-horse"
+GROUPS: frozenset[RouteGroup] = frozenset(get_args(RouteGroup))
 METHODS = ("GET", "POST", "HEAD", "OPTIONS", "PUT", "DELETE", "PATCH")
 #: Authorization headers that are none.
 CREDENTIALS = (
@@ -90,3 +95,20 @@ async def test_every_route_needs_a_key_however_it_is_spelt() -> None:
         # The same with the key is something else: the loop above did not test the wrong thing.
         with_key = [("POST", path, f"authorization: bEaReR {KEY}") for path in closed]
         assert 401 not in await statuses(service, with_key)
+
+
+async def test_every_admin_route_needs_a_key_that_names_admin() -> None:
+    keys = [
+        ApiKey(id="all", name="all", digest=digest_of("all"), scope=Scope(routes=tuple(GROUPS - {"admin"}))),
+        ApiKey(id="op", name="op", digest=digest_of("op"), scope=Scope(routes=("admin",))),
+    ]
+    admin = [route for route in all_routes("/v1") if "/admin/" in route.path]
+    assert len(admin) >= 8
+    assert {route.group for route in admin} == {"admin"}
+    async with serving(tenants=Tenants(keys=KeyRing(keys))) as service:
+        for secret, refused in (("all", True), ("op", False)):
+            requests = [(route.method, route.path, f"Authorization: Bearer {secret}") for route in admin]
+            for request, status in zip(requests, await statuses(service, requests), strict=True):
+                assert (status == 403) == refused, request
+    async with serving() as service:  # without keys nobody is an operator
+        assert set(await statuses(service, [(route.method, route.path, "") for route in admin])) == {403}

@@ -212,3 +212,13 @@ async def test_an_answer_holds_so_many_logprobs_and_no_more(monkeypatch: pytest.
         assert events[-1] == "[DONE]"
         await service.idle()
         assert len(service.engine.aborted) == 3
+
+
+async def test_an_answer_without_end_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generation, "MAX_REPLY_CHARS", 60)
+    async with serving(FakeScript(answers=["x" * 100])) as service:
+        assert (await service.chat(stream=True)).events[-1] == "[DONE]", "a stream holds nothing"
+        reply = await service.chat()
+        assert (reply.status, reply.error["code"]) == (500, "server_error")
+        await service.idle()
+        assert service.engine.aborted

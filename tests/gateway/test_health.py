@@ -5,10 +5,11 @@ import asyncio
 import pytest
 
 from llm_inference.engine.base import Health
-from llm_inference.engine.fake import FakeEngine
+from llm_inference.engine.fake import FakeEngine, FakeScript
 from llm_inference.gateway import health as health_module
+from llm_inference.gateway.admission.rules import AdmissionRules
 from llm_inference.version import __version__
-from tests.gateway.serving import serving
+from tests.gateway.serving import serving, until
 
 GOOD = Health(live=True, ready=True)
 RESTARTING = Health(live=True, ready=False, reason="restart 1 of 3")
@@ -101,3 +102,24 @@ async def test_metrics_of_requests_and_engine() -> None:
         assert "llm_inference_requests_in_flight 0.0" in text
         assert 'llm_inference_num_requests_running{model="fake"} 0.0' in text
         assert 'llm_inference_engine_steps_total{model="fake"} 5.0' in text
+
+
+async def test_who_waits_at_the_door_and_who_is_turned_away_are_metrics() -> None:
+    rules = AdmissionRules(max_queue_requests=1, max_wait_s=30.0)
+    script = FakeScript(answers=["a long answer of many words"], delay_s=0.05)
+    async with serving(script, admission=rules, max_concurrent_requests=1) as service:
+        first = asyncio.create_task(service.chat())
+        await until(lambda: service.app.state.gateway.admission.in_flight == 1)
+        second = asyncio.create_task(service.chat())
+        await until(lambda: service.app.state.gateway.admission.num_waiting == 1)
+        text = await service.metrics()
+        assert "llm_inference_admission_queue_depth 1.0" in text
+        assert "llm_inference_requests_in_flight 1.0" in text
+        refused = await service.chat()
+        assert refused.status in (429, 503)
+        code = refused.error["code"]
+        assert f'llm_inference_rejections_total{{reason="{code}"}} 1.0' in await service.metrics()
+        assert [reply.status for reply in await asyncio.gather(first, second)] == [200, 200]
+        assert "llm_inference_admission_queue_depth 0.0" in await service.metrics()
+    async with serving() as service:
+        assert "admission_queue_depth" not in await service.metrics()

@@ -11,6 +11,7 @@ from llm_inference.engine.types import FinishReason, GenerationDefaults, Samplin
 from llm_inference.native.core import EngineCore
 from llm_inference.native.kv_cache import KVCacheManager
 from llm_inference.native.request import CoreRequest, SampledToken
+from llm_inference.native.runner.base import Runner
 from llm_inference.native.runner.torch_runner import TorchRunner
 from llm_inference.native.sampler import Sampler
 from llm_inference.native.scheduler import Scheduler
@@ -27,17 +28,20 @@ def make_core(
     num_blocks: int = 200,
     prefix_caching: bool = True,
     speculation: SpeculationSetup | None = None,
+    runner: Runner | None = None,
+    block_size: int = BLOCK_SIZE,
     **limits: int,
 ) -> EngineCore:
-    runner = TorchRunner(model.load(), block_size=BLOCK_SIZE)
+    """`runner`: fresh, in place of torch's; `block_size` is what it likes."""
+    runner = runner or TorchRunner(model.load(), block_size=block_size)
     runner.allocate_kv_cache(num_blocks)
     settings = {"max_num_seqs": 16, "max_num_batched_tokens": 64, "max_model_len": 256} | limits
     scheduler = Scheduler(
-        SchedulerConfig(block_size=BLOCK_SIZE, **settings),
-        KVCacheManager(num_blocks, BLOCK_SIZE, prefix_caching),
+        SchedulerConfig(block_size=block_size, **settings),
+        KVCacheManager(num_blocks, block_size, prefix_caching),
         Speculator(speculation),
     )
-    return EngineCore(runner, scheduler, Sampler(runner.vocab_size, CPU), None, block_size=BLOCK_SIZE)
+    return EngineCore(runner, scheduler, Sampler(runner.vocab_size, CPU), None, block_size=block_size)
 
 
 def make_request(request_id: str, prompt: Iterable[int], *, eos: tuple[int, ...] = (), **sampling: Any) -> CoreRequest:

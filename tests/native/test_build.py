@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,8 +13,9 @@ import torch
 
 from llm_inference.config.schema import ModelConfig
 from llm_inference.errors import StartupError
+from llm_inference.model_spec import ModelSpec
 from llm_inference.native.build import build_core
-from llm_inference.native.plan import make_plan
+from llm_inference.native.plan import compiled_weight_bytes, make_plan
 from llm_inference.native.setup import CoreSetup
 
 
@@ -28,6 +30,19 @@ def _threads_as_before() -> Iterator[None]:
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+@pytest.mark.parametrize("quantization", ["int8", "int4"])
+def test_a_core_with_the_compiled_runner(setup: CoreSetup, quantization: str) -> None:
+    core, report = build_core(msgspec.structs.replace(setup, runner="compiled", quantization=quantization))
+    assert not core.has_work
+    assert (report.runner, report.precision, report.block_size) == ("compiled on cpu", quantization, 32)
+    assert report.kv_cache_bytes == report.num_kv_blocks * 32 * 12_960
+    spec = ModelSpec.from_directory(Path(setup.model_dir))
+    assert 0.9 < report.weight_bytes / compiled_weight_bytes(spec, quantization) <= 1
+    assert torch.get_num_threads() == 1, "one pool of threads, the runner's"
+    assert {"compile", "weights", "warm_up"} <= report.load_s.keys()
 
 
 def test_a_core_with_the_openvino_runner(setup: CoreSetup) -> None:

@@ -67,7 +67,7 @@ def test_a_bomb_is_not_tried_twice(guard: GrammarGuard) -> None:
     first = refusal(guard, BOMBS["cpu: divisors"])
     begun = time.monotonic()
     assert refusal(guard, BOMBS["cpu: divisors"], "tools").message == first.message.replace(str(first.param), "tools")
-    assert time.monotonic() - begun < 0.5
+    assert time.monotonic() - begun < 5  # a try of it takes longer than that
 
 
 def test_refusals_are_those_of_the_compiler(guard: GrammarGuard, compiler: GrammarCompiler) -> None:

@@ -196,7 +196,7 @@ def test_auto_dtype_on_a_gpu(
     checkpoint: str, has_bfloat16: bool, expected: torch.dtype, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save_tiny(tmp_path)
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: has_bfloat16)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0) if has_bfloat16 else (7, 5))
     spec = replace(ModelSpec.from_directory(tmp_path), dtype=checkpoint)
     assert resolve_dtype("auto", spec, torch.device("cuda"))[0] == expected
 

@@ -13,8 +13,9 @@ import pytest
 
 from llm_inference.config.schema import ModelConfig
 from llm_inference.errors import ConfigError, OutOfMemoryError, StartupError, UnsupportedModelError
+from llm_inference.model_spec import ModelSpec
 from llm_inference.native import plan as plan_module
-from llm_inference.native.plan import NativePlan, make_plan
+from llm_inference.native.plan import NativePlan, compiled_weight_bytes, make_plan
 from llm_inference.native.runner.choice import Machine
 
 GIB = 2**30
@@ -29,8 +30,8 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan_module, "has_nvidia_gpu", lambda: False)
 
 
-def has_openvino(monkeypatch: pytest.MonkeyPatch, version: str | None) -> None:
-    machine = Machine("x86_64", frozenset({"avx2"}), version)
+def has_openvino(monkeypatch: pytest.MonkeyPatch, version: str | None, kernels: str | None = "no C compiler") -> None:
+    machine = Machine("x86_64", frozenset({"avx2", "avx512_vnni"}), version, lambda: kernels)
     monkeypatch.setattr(Machine, "this", classmethod(lambda cls: machine))
 
 
@@ -83,6 +84,50 @@ def test_the_runner_decides_the_block_size(
         assert (setup.runner, setup.block_size) == ("torch", 16)
 
 
+@pytest.mark.parametrize("quantization", ["int8", "int4"])
+def test_quantized_weights_get_the_compiled_runner(
+    default_model_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, quantization: str
+) -> None:
+    caplog.set_level(logging.INFO)
+    has_openvino(monkeypatch, "2026.4.1", None)
+    setup = plan(default_model_dir, quantization=quantization).setup
+    assert (setup.runner, setup.block_size) == ("compiled", 32)
+    # Keys and values of 30 layers, 3 heads of 64 bytes and 8 of scale and minimum: 12,960 bytes a token.
+    assert setup.num_kv_blocks == 4 * GIB // (32 * 12_960)
+    assert "runner: compiled, because it is the fastest one" in caplog.text
+    has_openvino(monkeypatch, None)
+    assert plan(default_model_dir, quantization=quantization).setup.runner == "torch"
+    assert "no C compiler" in caplog.text
+
+
+def test_what_the_compiled_runner_packs_is_planned_for(default_model_dir: Path) -> None:
+    """The default model's matrices by hand: 30 layers, and the end that is tied, with scales of two bytes."""
+    spec = ModelSpec.from_directory(default_model_dir)
+    layer = 576 * (576 + 2 * 192) + 576 * 576 + 3 * 576 * 1536
+    ends = 49152 * 576
+    for quantization, bits in (("int8", 8 + 2 * 8 / 64), ("int4", 4 + 4 * 8 / 32)):
+        packed = (30 * layer * bits + ends * (8 + 2 * 8 / 64)) / 8
+        assert packed <= compiled_weight_bytes(spec, quantization) <= 1.05 * packed
+
+
+def test_the_format_of_the_cache_is_planned_for(default_model_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    has_openvino(monkeypatch, "2026.4.1")
+    setup = plan(default_model_dir, kv_cache_dtype="int8").setup
+    assert (setup.runner, setup.kv_cache_dtype) == ("openvino", "int8")
+    assert setup.num_kv_blocks == 4 * GIB // (32 * 12_960)
+    setup = plan(default_model_dir, kv_cache_dtype="float32", quantization="int8").setup
+    assert setup.num_kv_blocks == 4 * GIB // (32 * 46_080)
+
+
+def test_on_a_gpu_the_attention_decides_the_block_size(default_model_dir: Path) -> None:
+    setup = plan(default_model_dir, device="cuda").setup
+    assert (setup.runner, setup.block_size, setup.num_kv_blocks) == ("torch", None, None)
+    assert (setup.attention, setup.cuda_graphs, setup.compile) == ("auto", "auto", False)
+    options = {"attention": "sdpa", "cuda_graphs": False, "compile": True, "block_size": 32}
+    setup = plan(default_model_dir, device="cuda", **options).setup
+    assert (setup.attention, setup.cuda_graphs, setup.compile, setup.block_size) == ("sdpa", False, True, 32)
+
+
 def test_what_is_configured_is_taken(default_model_dir: Path) -> None:
     result = plan(
         default_model_dir,
@@ -132,8 +177,12 @@ def test_a_plan_survives_being_written_down(default_model_dir: Path) -> None:
         ({"tensor_parallel_size": 2}, ConfigError, "tensor_parallel_size"),
         ({"replicas": 2}, ConfigError, "replicas"),
         ({"engine_args": {"x": 1}}, ConfigError, "engine_args"),
-        ({"compile": True}, ConfigError, "compile"),
+        ({"attention": "flash_attn"}, ConfigError, "attention: flash_attn .* the device is cpu"),
+        ({"cuda_graphs": True}, ConfigError, "cuda_graphs: true .* the device is cpu"),
         ({"runner": "openvino"}, ConfigError, "openvino 2026.4 is not installed"),
+        ({"runner": "compiled"}, ConfigError, "this model is to be in float32"),
+        ({"runner": "compiled", "quantization": "int8"}, ConfigError, "no C compiler"),
+        ({"kv_cache_dtype": "int8"}, ConfigError, "kv_cache_dtype: int8 cannot be had"),
         ({"device": "tpu"}, ConfigError, "'tpu' is unknown"),
         ({"max_model_len": 10_000}, ConfigError, "at most 8192"),
         ({"quantization": "awq"}, UnsupportedModelError, "int8, int4"),

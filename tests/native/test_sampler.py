@@ -245,6 +245,30 @@ def test_logits_that_are_no_numbers_fail_their_own_request() -> None:
             sampler().sample(logits, sequences)
 
 
+@pytest.mark.parametrize("broken", [None, math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("temperatures", [(0.0,) * 5, (1.0,) * 5, (0.0, 0.7, 0.0, 1.3, 0.0)])
+def test_read_back_once_and_at_the_end_it_is_the_same(temperatures: tuple[float, ...], broken: float | None) -> None:
+    """As on a GPU: nothing is looked at before the tokens."""
+    results = []
+    for deferred in (False, True):
+        logits = random_logits(5)
+        if broken is not None:
+            logits[2] = -math.inf if broken < 0 else logits[2]
+            logits[2, 9] = broken
+        sequences = [
+            make_sequence(temperature=temperature, seed=row, top_p=0.9 if row else 1.0, logprobs=2, min_tokens=3)
+            for row, temperature in enumerate(temperatures)
+        ]
+        failures: dict[int, EngineError] = {}
+        made = Sampler(VOCAB, CPU, num_valid_tokens=60, deferred=deferred)
+        tokens = made.sample(logits, sequences, ForbidAllBut(4, 1, 2), failures=failures)
+        results.append((tokens, [(row, str(error)) for row, error in failures.items()]))
+    assert results[0] == results[1]
+    assert [row for row, _ in results[1][1]] == ([] if broken is None else [2])
+    with pytest.raises(EngineError, match="is not a number"):
+        Sampler(VOCAB, CPU, deferred=True).sample(torch.full((1, VOCAB), math.nan), [make_sequence()])
+
+
 def test_prompt_logprobs() -> None:
     logits = random_logits(4)
     raw = torch.log_softmax(logits, -1)

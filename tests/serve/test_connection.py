@@ -235,3 +235,79 @@ async def test_what_is_not_http_gets_a_json_error() -> None:
         status, body = await answer(reader)
         assert (status, body["error"]["code"], body["error"]["param"]) == (400, "invalid_http", None)
         writer.close()
+
+
+CHUNKED = (
+    b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    b"Transfer-Encoding: chunked\r\n%s\r\n"
+)
+BODY = json.dumps({"model": "fake", "prompt": "hi"}).encode()
+
+
+@pytest.mark.parametrize(
+    ("begin", "more"),
+    [
+        (b"%x\r\n%s\r\n0\r\n" % (len(BODY), BODY), b"a: b\r\n" * 200),
+        (b"%x\r\n%s\r\n0\r\nlong: " % (len(BODY), BODY), b"a" * 1000),
+        (b"5;", b"a" * 1000),
+    ],
+    ids=["many trailers", "one long trailer", "a long chunk extension"],
+)
+async def test_what_stands_beside_a_body_is_bounded(begin: bytes, more: bytes) -> None:
+    async with listening() as (port, _, _):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(CHUNKED % b"" + begin)
+        answered = asyncio.create_task(answer(reader))
+        for _ in range(50):
+            if answered.done() or writer.is_closing():
+                break
+            writer.write(more)
+            await asyncio.sleep(0.001)
+        assert (await answered)[0] == 431
+        writer.close()
+        assert await healthy(port)
+
+
+async def test_chunks_of_one_byte_pass() -> None:
+    async with listening() as (port, _, _):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(CHUNKED % b"Connection: close\r\n")
+        body = BODY + b" " * 4096
+        for place in range(0, len(body), 16):
+            writer.write(b"".join(b"1\r\n%c\r\n" % byte for byte in body[place : place + 16]))
+            await asyncio.sleep(0)
+        writer.write(b"0\r\n\r\n")
+        assert (await answer(reader))[0] == 200
+        writer.close()
+
+
+async def test_a_trailer_is_no_header() -> None:
+    trailers = b"authorization: Bearer k\r\nx-api-key: k\r\n"
+    async with listening(api_keys=("k",)) as (port, _, _):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        body = b"%x\r\n%s\r\n0\r\n%s\r\n" % (len(BODY), BODY, trailers)
+        writer.write(CHUNKED % b"Connection: close\r\n" + body)
+        assert (await answer(reader))[0] == 401
+        writer.close()
+
+
+@pytest.mark.parametrize("num_pieces", [1, 7])
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_an_offer_of_another_protocol_is_declined(chunked: bool, num_pieces: int) -> None:
+    """As Java's client makes it in its first request; a body follows, and further requests on this connection."""
+    offer = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAAAAIAAAAB\r\n"
+    if chunked:
+        first = CHUNKED % offer + b"%x\r\n%s\r\n0\r\n\r\n" % (len(BODY), BODY)
+    else:
+        first = post(json.loads(BODY), offer.decode().removesuffix("\r\n"))
+    data = first + post(json.loads(BODY), "Connection: close")
+    async with listening() as (port, engine, _):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        step = -(-len(data) // num_pieces)
+        for place in range(0, len(data), step):
+            writer.write(data[place : place + step])
+            await asyncio.sleep(0.01)
+        said = await asyncio.wait_for(reader.read(), 5)
+        writer.close()
+        assert said.count(b"HTTP/1.1 200 OK") == 2
+        assert len(engine.finished) == 2

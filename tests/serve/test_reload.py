@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,12 +55,12 @@ class Server:
             time.sleep(0.02)
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
+@contextmanager
+def running_server(tmp_path: Path, **api: Any) -> Iterator[Server]:
     config = tmp_path / "config.json"
     program = str(Path(sys.executable).parent / "llm-inference")
     running = Server(config, free_port(), None)  # type: ignore[arg-type]
-    running.write(SLOW)
+    running.write(SLOW, **api)
     with config.with_suffix(".log").open("wb") as log:
         running.process = subprocess.Popen(
             [program, "serve", "--config", str(config)], stdin=subprocess.DEVNULL, stderr=log
@@ -70,6 +71,12 @@ def server(tmp_path: Path) -> Iterator[Server]:
     finally:
         running.process.send_signal(signal.SIGTERM)
         assert running.process.wait(30) == 0
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    with running_server(tmp_path) as running:
+        yield running
 
 
 async def streamed(session: aiohttp.ClientSession, url: str, model: str = "echo") -> str:
@@ -174,3 +181,25 @@ def test_the_command(server: Server) -> None:
     refused = subprocess.run([*asked, "user-key"], capture_output=True, text=True)
     assert refused.returncode == 2
     assert "may not use routes of the group 'admin'" in refused.stderr
+
+
+def test_models_from_the_terminal(server: Server) -> None:
+    program = str(Path(sys.executable).parent / "llm-inference")
+
+    def models(*arguments: str, key: str = "admin-key") -> subprocess.CompletedProcess[str]:
+        asked = [program, "models", *arguments, "--url", f"{server.url}/v1", "--api-key", key]
+        return subprocess.run(asked, capture_output=True, text=True)
+
+    assert models().stdout.splitlines()[1].split()[:3] == ["echo", "loaded", "fake"]
+    assert models("drain", "echo").stdout == "echo: draining (drained by an operator; load it to have it back)\n"
+    assert models("load", "echo", "--replica", "echo").stdout == "echo: loaded\n"
+    assert models("restart", "echo").stdout == "echo: loaded\n"
+    assert models("unload", "echo").stdout == "echo: unloaded (unloaded by an operator)\n"
+    assert models("load", "echo").returncode == 0
+    for arguments, key, words in (
+        (("load",), "admin-key", "say which model"),
+        (("load", "nobody"), "admin-key", "is not served here"),
+        (("list",), "user-key", "may not use routes of the group 'admin'"),
+    ):
+        refused = models(*arguments, key=key)
+        assert (refused.returncode, words in refused.stderr) == (2, True), refused.stderr

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import logging
@@ -10,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from llm_inference.telemetry.logging import JsonFormatter, LogFormat, configure_logging, escape
+from llm_inference.telemetry.logging import JsonFormatter, LogFormat, configure_logging, escape, log_fields
 
 LOG = logging.getLogger("llm_inference.test")
 #: What could end a line, hide it or reorder it somewhere.
@@ -125,6 +126,56 @@ def test_json_keeps_the_traceback_in_one_line() -> None:
         LOG.exception("failed")
     (line,) = stream.getvalue().splitlines()
     assert json.loads(line)["exception"].endswith("ValueError: broken")
+
+
+async def test_lines_of_one_round_of_the_loop_are_written_together() -> None:
+    stream = configured("json")
+    LOG.info("one")
+    LOG.info("two")
+    assert stream.getvalue() == ""
+    await asyncio.sleep(0)
+    assert [json.loads(line)["message"] for line in stream.getvalue().splitlines()] == ["one", "two"]
+    LOG.info("three")
+    LOG.warning("four")  # may be the last that is said
+    assert len(stream.getvalue().splitlines()) == 4
+    LOG.info("five")
+    await asyncio.to_thread(LOG.info, "six")
+    assert len(stream.getvalue().splitlines()) == 6
+
+
+def test_a_loop_that_ended_early_keeps_no_line_back() -> None:
+    stream = configured("json")
+
+    async def say(text: str) -> None:
+        LOG.info(text)
+
+    for text in ("one", "two"):
+        loop = asyncio.new_event_loop()
+        task = loop.create_task(say(text))
+        task.add_done_callback(lambda _, loop=loop: loop.stop())  # type: ignore[misc]
+        loop.run_forever()
+        loop.close()
+    logging.getLogger().handlers[-1].flush()
+    assert [json.loads(line)["message"] for line in stream.getvalue().splitlines()] == ["one", "two"]
+
+
+async def test_a_stream_that_is_closed_breaks_nothing() -> None:
+    stream = configured("json")
+    LOG.info("one")
+    stream.close()
+    await asyncio.sleep(0)
+
+
+def test_what_every_request_logs_reads_like_any_line() -> None:
+    stream = configured("json")
+    fields = {"request_id": "r", "total_s": 0.25, "none": None, "stream": True, "n": 2**70, "text": "é\x7f\u2028"}
+    log_fields(LOG, "request", fields)
+    LOG.info("request", extra={"fields": fields})
+    fast, slow = (json.loads(line) for line in stream.getvalue().splitlines())
+    fast.pop("time"), slow.pop("time")
+    assert fast == slow
+    assert fast["text"] == "é\x7f\u2028"
+    assert stream.getvalue().isascii()
 
 
 def test_auto_is_for_people_on_a_terminal_only() -> None:

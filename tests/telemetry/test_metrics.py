@@ -139,7 +139,44 @@ def test_under_the_names_of_vllm() -> None:
     assert value("vllm:e2e_request_latency_seconds_count", labels) == 2  # both routes; no model, no request of vLLM's
     assert value("vllm:request_prefill_time_seconds_sum", labels) == pytest.approx(0.3)
     assert value("vllm:request_inference_time_seconds_sum", labels) == pytest.approx(1.3)
+    assert value("vllm:time_per_output_token_seconds_count", labels) is None  # no token has come
+    metrics.inter_token("m", 0.02)
+    assert value("vllm:time_per_output_token_seconds_count", labels) == 1  # as it was called before
+    assert value("vllm:inter_token_latency_seconds_count", labels) == 1
     assert "vllm:" not in Metrics(CollectorRegistry()).exposition().decode()
+
+
+def test_drafts_and_how_many_stood() -> None:
+    registry = CollectorRegistry()
+    Metrics(registry, vllm=True).watch_engines(lambda: {"m": EngineStats(num_drafted_tokens=9, num_accepted_tokens=4)})
+    value, labels = registry.get_sample_value, {"model_name": "m", "engine": "0"}
+    assert value("llm_inference_speculation_drafted_tokens_total", {"model": "m"}) == 9
+    assert value("llm_inference_speculation_accepted_tokens_total", {"model": "m"}) == 4
+    assert value("vllm:spec_decode_num_draft_tokens_total", labels) == 9
+    assert value("vllm:spec_decode_num_accepted_tokens_total", labels) == 4
+
+
+def test_the_size_of_the_cache_as_an_endpoint_picker_reads_it() -> None:
+    metrics = Metrics(CollectorRegistry(), vllm=True)
+    loads = {"m": EngineStats(num_kv_blocks=100, kv_block_size=16), "far": EngineStats(num_running=1)}
+    metrics.watch_engines(lambda: loads)
+    [family] = [
+        one
+        for one in text_string_to_metric_families(metrics.exposition().decode())
+        if one.name == "vllm:cache_config_info"
+    ]
+    assert family.type == "gauge"
+    [sample] = family.samples
+    assert sample.value == 1
+    assert sample.labels == {
+        "model_name": "m",
+        "engine": "0",
+        "block_size": "16",
+        "num_gpu_blocks": "100",
+        "kv_cache_size_tokens": "1600",
+    }
+    del loads["m"]
+    assert "cache_config_info" not in metrics.exposition().decode()
 
 
 def test_what_an_engine_does_not_know_is_absent() -> None:

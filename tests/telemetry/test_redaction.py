@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from llm_inference.telemetry.redaction import redact
+from llm_inference.telemetry.redaction import MAX_CHARS, MAX_ITEMS, redact
 
 
 @pytest.mark.parametrize(
@@ -43,6 +43,33 @@ def test_depth_is_bounded() -> None:
     for _ in range(1000):
         deep = [deep]
     assert "[deep]" in str(redact(deep))
+
+
+def test_a_huge_prompt_is_cut_between_words() -> None:
+    text = "lorem " * (MAX_CHARS // 6 - 1) + "sk-" + "a1" * 500_000
+    shown = redact(text)
+    assert shown.startswith("lorem lorem")
+    assert shown.endswith(f"lorem [{1_000_004} characters]"), shown[-50:]
+    assert redact("lorem " * (MAX_CHARS // 6 - 2) + "4111 1111 1111 1111 " * 9).endswith(f"lorem [{181} characters]")
+    assert redact("x" * (MAX_CHARS + 1)) == f"[{MAX_CHARS + 1} characters]"
+    exact = "y " * (MAX_CHARS // 2)
+    assert redact(exact) == exact
+
+
+def test_the_room_is_shared_by_all_texts_of_a_prompt() -> None:
+    half = "word " * (MAX_CHARS // 10)
+    first, second, third, number = redact([half, {"content": half}, half, 7])
+    assert first == half
+    assert second == {"content": half}
+    assert third.endswith("characters]")
+    assert len(third) < 100
+    assert number == 7
+
+
+def test_long_lists_are_cut() -> None:
+    shown = redact(tuple(range(1_000_000)))
+    assert shown[:MAX_ITEMS] == list(range(MAX_ITEMS))
+    assert shown[MAX_ITEMS:] == [f"[{1_000_000 - MAX_ITEMS} more]"]
 
 
 @pytest.mark.parametrize("text", ["1 " * 50_000, "a@" * 50_000, "a." * 50_000, "A1 " * 50_000, "password " * 20_000])

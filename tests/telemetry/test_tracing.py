@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -152,3 +153,13 @@ def test_without_the_packages_the_message_says_what_to_install(monkeypatch: pyte
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
     with pytest.raises(ConfigError, match=r"install llm-inference\[otel\]"):
         check_installed()
+
+
+def test_off_it_is_not_even_imported() -> None:
+    """The API alone may be there: the web framework looks for it."""
+    code = (
+        "import sys, llm_inference.serve.parent, llm_inference.serve.http, llm_inference.native.engine;"
+        "print([name for name in sys.modules if name.startswith(('opentelemetry.sdk', 'opentelemetry.exporter'))])"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "[]"

@@ -61,9 +61,13 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """What a server says of itself; None: nothing."""
+    """What a server says of itself; None: nothing. Raises `TypeError` where it says no number."""
 
     max_model_len: int | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.max_model_len, int | None):
+            raise TypeError("a context length is no number")
 
 
 class Dialect(ABC):
@@ -165,14 +169,14 @@ def capability_table(
 
 
 def logprob(token_id: int, text: str, value: float | None, top: Iterable[tuple[int, str, float]] = ()) -> TokenLogprob:
-    """In our words; `top` is sorted here."""
+    """In our words; `top` is sorted here. Raises `TypeError` or `ValueError` for what is no number."""
     best = sorted(top, key=lambda entry: entry[2], reverse=True)
     return TokenLogprob(
         token_id=token_id,
         token=text,
-        logprob=value,
+        logprob=None if value is None else float(value),
         token_bytes=text.encode("utf-8", "replace"),
-        top=tuple((i, name, lp, name.encode("utf-8", "replace")) for i, name, lp in best),
+        top=tuple((i, name, float(lp), name.encode("utf-8", "replace")) for i, name, lp in best),
     )
 
 

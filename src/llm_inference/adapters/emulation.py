@@ -93,14 +93,14 @@ async def with_usage(
     deltas: AsyncGenerator[Delta, None], num_choices: int, count: CountUsage
 ) -> AsyncGenerator[Delta, None]:
     """Gives the very last delta a usage, counted, where the engine sent none after its output."""
-    texts = [""] * num_choices
+    texts: list[list[str]] = [[] for _ in range(num_choices)]
     unfinished = num_choices
     async with aclosing(deltas):
         async for delta in deltas:
-            texts[delta.index] += delta.reasoning + delta.text
+            texts[delta.index] += (delta.reasoning, delta.text)
             unfinished -= delta.finish_reason is not None
             if not unfinished and delta.usage is None:
-                delta = msgspec.structs.replace(delta, usage=await count(texts))
+                delta = msgspec.structs.replace(delta, usage=await count(["".join(pieces) for pieces in texts]))
             yield delta
 
 
@@ -129,8 +129,13 @@ async def with_calls(
 
 def _single(request: GenerateRequest, index: int) -> GenerateRequest:
     seed = request.sampling.seed
-    sampling = msgspec.structs.replace(request.sampling, n=1, seed=None if seed is None else seed + index)
+    sampling = msgspec.structs.replace(request.sampling, n=1, seed=None if seed is None else seed_of(seed, index))
     return msgspec.structs.replace(request, request_id=f"{request.request_id}-{index}", sampling=sampling)
+
+
+def seed_of(seed: int, index: int) -> int:
+    """Of choice `index`: they count up, and stay within the 64 bits that servers take."""
+    return (seed + index + 2**63) % 2**64 - 2**63
 
 
 def _total(usages: Sequence[Usage | None]) -> Usage | None:

@@ -51,6 +51,9 @@ NAMES: Mapping[str, _Names] = {
 }
 _SHARES = ("kv_cache_usage",)
 _SAMPLE = re.compile(r"^([A-Za-z_:][\w:]*)(?:\{.*\})?[ \t]+(\S+)")
+#: vLLM says in labels how large its KV cache is.
+_VLLM_CACHE = re.compile(r"^vllm:cache_config_info\{(.*)\}[ \t]", re.MULTILINE)
+_NUMBER_LABEL = re.compile(r'(?:^|,)(block_size|num_gpu_blocks)="(\d{1,15})"')
 
 
 def read(engine: str, texts: list[str]) -> EngineStats | None:
@@ -72,4 +75,18 @@ def read(engine: str, texts: list[str]) -> EngineStats | None:
         total = sum(values)
         if total == total and abs(total) != float("inf"):  # some write NaN before their first request
             known[field] = total / len(values) if field in _SHARES else int(total)
+    if engine == "vllm":
+        known |= _vllm_cache(texts)
     return EngineStats(**known, known=tuple(known)) if known else None
+
+
+def _vllm_cache(texts: list[str]) -> dict[str, int]:
+    """Blocks of all ranks and servers, and a block's size where it is the same everywhere."""
+    caches = [dict(_NUMBER_LABEL.findall(labels)) for text in texts for labels in _VLLM_CACHE.findall(text)]
+    sizes = {cache.get("block_size") for cache in caches}
+    if not caches or len(sizes) > 1 or not all(len(cache) == 2 for cache in caches):
+        return {}
+    return {
+        "num_kv_blocks": sum(int(cache["num_gpu_blocks"]) for cache in caches),
+        "kv_block_size": int(caches[0]["block_size"]),
+    }

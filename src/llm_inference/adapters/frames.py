@@ -77,12 +77,20 @@ class _LineReader:
         return [b"".join(self._rest)]
 
 
-def decode(data: bytes) -> Any:
-    """One JSON value. Raises `EngineError` that shows the beginning of what was sent instead."""
+def decode(data: bytes, who: str = "the engine") -> Any:
+    """One JSON value. Raises `EngineError` that shows the beginning of what `who` sent instead."""
     try:
         return msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, RecursionError):
         try:
-            return json.loads(data)  # NaN and Infinity, as Python servers write them
+            # NaN and Infinity, as Python servers write them, and half a character, as those do that count in UTF-16.
+            value = json.loads(data)
+            text = json.dumps(value, ensure_ascii=False)
+            return value if text.isascii() else json.loads(_without_halves(text))
         except (ValueError, RecursionError) as error:
-            raise EngineError(f"the engine sent no valid JSON: {data[:200]!r}") from error
+            raise EngineError(f"{who} sent no valid JSON: {data[:200]!r}") from error
+
+
+def _without_halves(text: str) -> str:
+    """With U+FFFD for each half of a character that stands alone: nobody could send it on."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -19,6 +19,7 @@ import msgspec
 
 from llm_inference.adapters.backend import Backend
 from llm_inference.adapters.dialect import Call, Dialect, refuse
+from llm_inference.adapters.emulation import seed_of
 from llm_inference.adapters.generate_choice import Answer, Piece
 from llm_inference.adapters.generate_prompt import PreparedPrompt, PromptSide
 from llm_inference.adapters.merging import merged
@@ -92,6 +93,11 @@ class GenerateAPIEngine:
             facts = await self._dialect.probe(self._backend, self._model)
         except NotReadyError as error:
             raise ConfigError(f"url: {error.message}") from error
+        except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
+            message = (
+                f"what the server at {self._backend.url} says of itself has no known form; is it {self._dialect.name}?"
+            )
+            raise ConfigError(f"url: {message}") from error
         limit = facts.max_model_len
         if limit is None:
             if not self._info.max_model_len:
@@ -215,7 +221,7 @@ class GenerateAPIEngine:
         # A stream is cut by us at the exact place; a whole reply would be paid for to its end.
         tell_stop = not stream and not sampling.include_stop_str_in_output and not sampling.min_tokens
         for index in range(1 if together else sampling.n):
-            seed = sampling.seed if sampling.seed is None else sampling.seed + index
+            seed = sampling.seed if sampling.seed is None else seed_of(sampling.seed, index)
             yield (
                 index,
                 Call(
@@ -237,7 +243,7 @@ class GenerateAPIEngine:
             async for value in values:
                 try:
                     pieces = list(reader(value))
-                except (LookupError, TypeError, ValueError, AttributeError) as error:
+                except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
                     message = f"{self._dialect.name}: the engine's answer has no known form: {repr(value)[:200]}"
                     raise EngineError(message) from error
                 for piece in pieces:

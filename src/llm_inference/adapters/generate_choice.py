@@ -28,6 +28,9 @@ from llm_inference.text.parsers.base import ParsedText
 from llm_inference.text.parsing import PLAIN_TEXT, OutputFormat
 from llm_inference.text.stop import StopChecker
 
+#: More tokens than this are no count of one answer's.
+MAX_COUNT = 2**40
+
 #: The engines' words for why a choice ended. Any other word, and none, means: infer it from the token count.
 _FINISH_REASONS: dict[str | None, FinishReason] = {
     "stop": "stop",
@@ -44,7 +47,8 @@ class Piece:
     """What is new of one choice. Counts are totals so far; None: not said.
 
     `text` is what is new of the text; `token_ids` the new tokens that it came from. `final`: nothing follows, and
-    `finish_reason` is the engine's own word for why.
+    `finish_reason` is the engine's own word for why. What is said here comes from outside: making a piece of anything
+    but texts and counts raises `TypeError`.
     """
 
     index: int = 0
@@ -60,6 +64,17 @@ class Piece:
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     cached_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.text, str) and isinstance(self.reasoning, str)):
+            raise TypeError("a text is no string")
+        if not isinstance(self.finish_reason, str | None):
+            raise TypeError("a finish reason is no word")
+        for count in (self.prompt_tokens, self.completion_tokens, self.cached_tokens):
+            if count is not None and not (type(count) is int and 0 <= count <= MAX_COUNT):
+                raise TypeError("a count of tokens is none")
+        if not all(isinstance(token_id, int) for token_id in self.token_ids):
+            raise TypeError("a token id is no integer")
 
 
 class Choice:

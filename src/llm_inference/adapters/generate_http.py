@@ -1,6 +1,6 @@
 """The HTTP side of engines with a protocol of their own: post a body, get its JSON values, in our errors.
 
-    an HTTP status of 400 or more     as `upstream_errors` has it; 424 is a failure of the engine, 502 is nobody there
+    an HTTP status of 300 or more     as `upstream_errors` has it; 424 is a failure of the engine, 502 is nobody there
     an error object after a 200       the same, by its type; an EngineError where it has none
     refused, unreachable              NotReadyError
     broken off, no JSON               EngineError
@@ -17,6 +17,8 @@ from typing import Any
 import aiohttp
 
 from llm_inference.adapters.frames import FrameReader, Framing, decode
+from llm_inference.adapters.http_client import MAX_WHOLE_BYTES
+from llm_inference.adapters.upstream import without_user
 from llm_inference.adapters.upstream_errors import from_event, from_refusal, from_response, read_refusal
 from llm_inference.errors import ContextLengthError, EngineError, NotReadyError
 
@@ -35,7 +37,8 @@ class HttpBackend:
 
     def __init__(self, engine: str, url: str, api_key: str | None = None) -> None:
         self.engine = engine
-        self.url = url.rstrip("/")
+        self._address = url.rstrip("/")
+        self.url = without_user(self._address)  # as messages may show it
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key is not None else {}
         self._session: aiohttp.ClientSession | None = None
 
@@ -56,8 +59,10 @@ class HttpBackend:
         """(status, body) of a probe. Raises `NotReadyError` when nobody answers within seconds."""
         timeout = aiohttp.ClientTimeout(total=_PROBE_TIMEOUT_S)
         try:
-            async with self._require_session().get(self.url + path, timeout=timeout) as response:
-                return response.status, await response.read()
+            async with self._require_session().get(
+                self._address + path, timeout=timeout, allow_redirects=False
+            ) as response:
+                return response.status, await self._whole(response)
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
             raise self._unreachable(error) from error
 
@@ -66,7 +71,7 @@ class HttpBackend:
         response = await self._send(path, body)
         try:
             if framing == "json" or not _is_stream(response, framing):
-                yield self._checked(decode(await response.read()), first=True)
+                yield self._checked(decode(await self._whole(response)), first=True)
                 return
             reader = FrameReader(framing)
             first = True
@@ -87,14 +92,15 @@ class HttpBackend:
 
     async def _send(self, path: str, body: Mapping[str, Any]) -> aiohttp.ClientResponse:
         try:
-            response = await self._require_session().post(self.url + path, json=body)
+            # A redirect would carry prompt and key to wherever the server says.
+            response = await self._require_session().post(self._address + path, json=body, allow_redirects=False)
         except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
             if isinstance(error, aiohttp.ClientConnectorError):
                 raise self._unreachable(error) from error
             raise EngineError(f"{self.engine}: the engine closed the connection ({_short(error)})") from error
         except (aiohttp.ClientError, OSError) as error:
             raise self._unreachable(error) from error
-        if response.status < 400:
+        if response.status < 300:
             return response
         try:
             raw = await response.content.read(_MAX_ERROR_BYTES)
@@ -107,6 +113,17 @@ class HttpBackend:
         if status == 502:
             raise NotReadyError(refused.message, retry_after_s=5.0)
         raise refused
+
+    @staticmethod
+    async def _whole(response: aiohttp.ClientResponse) -> bytes:
+        pieces: list[bytes] = []
+        num_bytes = 0
+        async for piece in response.content.iter_any():
+            pieces.append(piece)
+            num_bytes += len(piece)
+            if num_bytes > MAX_WHOLE_BYTES:
+                raise ConnectionAbortedError(f"its answer is larger than {MAX_WHOLE_BYTES} bytes")
+        return b"".join(pieces)
 
     def _checked(self, value: Any, *, first: bool) -> Any:
         """The value, unless it is an error: those may follow a status of 200, in streams and outside of them."""

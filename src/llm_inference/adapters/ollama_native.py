@@ -160,11 +160,16 @@ class _LineReader:
             ToolCallDelta(
                 index=first + place,
                 id=f"call_{uuid.uuid4().hex[:24]}",
-                name=call["function"]["name"],
-                arguments=json.dumps(call["function"].get("arguments") or {}, ensure_ascii=False),
+                name=str(call["function"]["name"]),
+                arguments=_arguments(call["function"].get("arguments")),
             )
             for place, call in enumerate(calls)
         )
+
+
+def _arguments(value: Any) -> str:
+    """An object, or what a model wrote that is none."""
+    return value if isinstance(value, str) else json.dumps(value or {}, ensure_ascii=False)
 
 
 def _message(message: dict[str, Any]) -> dict[str, Any]:

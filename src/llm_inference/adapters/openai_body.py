@@ -19,6 +19,23 @@ from llm_inference.errors import InvalidRequestError
 CHAT_PATH = "/chat/completions"
 COMPLETION_PATH = "/completions"
 
+#: Field → the values that ask for nothing, first the one that a request has which does not speak of it.
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "top_k": (None, 0, -1),
+    "min_p": (None, 0.0),
+    "repetition_penalty": (None, 1.0),
+    "presence_penalty": (None, 0.0),
+    "frequency_penalty": (None, 0.0),
+    "seed": (None,),
+    "min_tokens": (0,),
+    "stop_token_ids": ((),),
+    "ignore_eos": (False,),
+    "include_stop_str_in_output": (False,),
+    "skip_special_tokens": (True,),
+    "n": (1,),
+    "best_of": (None,),
+}
+
 
 def with_defaults(sampling: SamplingParams, defaults: GenerationDefaults) -> SamplingParams:
     """The configuration's `generation:` where the request says nothing; the rest is the server's to fill in."""
@@ -97,23 +114,10 @@ def _asked(request: GenerateRequest, profile: Profile) -> Iterator[tuple[str, di
 
 
 def _sampling_fields(sampling: SamplingParams, profile: Profile) -> Iterator[tuple[str, dict[str, Any]]]:
-    neutral: dict[str, tuple[Any, ...]] = {
-        "top_k": (None, 0, -1),
-        "min_p": (None, 0.0),
-        "repetition_penalty": (None, 1.0),
-        "presence_penalty": (None, 0.0),
-        "frequency_penalty": (None, 0.0),
-        "seed": (None,),
-        "min_tokens": (0,),
-        "stop_token_ids": ((),),
-        "ignore_eos": (False,),
-        "include_stop_str_in_output": (False,),
-        "skip_special_tokens": (True,),
-        "n": (1,),
-        "best_of": (None,),
-    }
-    for name, values in neutral.items():
+    for name, values in _NEUTRAL.items():
         value = getattr(sampling, name)
+        if value is values[0]:
+            continue
         # A neutral value that was said (0, not None) is sent where the server knows the field: its default may differ.
         said = value is not None and name in ("top_k", "repetition_penalty", "presence_penalty", "frequency_penalty")
         if value not in values or (said and profile.support(name) == "enforced"):

@@ -33,6 +33,7 @@ from llm_inference.engine.types import (
     GenerationDefaults,
     ModelInfo,
     Prompt,
+    SamplingParams,
     TokenizeResult,
     Usage,
 )
@@ -83,12 +84,14 @@ class OpenAIEngine:
         self._recognise = recognise
         self._profile = profile
         self._capabilities = profile.capabilities  # asked for with every request, and a table each time
+        self._has_defaults = settings.defaults != GenerationDefaults()
         self._tokenizer = tokenizer
         self._upstream = Upstream(
             settings.urls, name=settings.engine, api_prefix=profile.api_prefix, api_key=settings.api_key
         )
         self._max_model_len = settings.max_model_len
         self._created = int(time.time())
+        self._info = self._make_info()  # asked for several times with every request
         self._in_flight = InFlight()
         self._prompt_tokens = 0
         self._generation_tokens = 0
@@ -103,6 +106,9 @@ class OpenAIEngine:
 
     @property
     def info(self) -> ModelInfo:
+        return self._info
+
+    def _make_info(self) -> ModelInfo:
         settings = self._settings
         return ModelInfo(
             name=settings.name,
@@ -192,28 +198,40 @@ class OpenAIEngine:
         return str(reply.get("prompt", "")) if isinstance(reply, dict) else str(reply)
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta, None]:
-        sampling = with_defaults(request.sampling, self._settings.defaults)
-        request = msgspec.structs.replace(request, sampling=sampling)
-        greedy = sampling.temperature is not None and sampling.temperature < GREEDY_BELOW
-        alone = self._profile.support("n") == "emulated" or (greedy and self._profile.one_greedy_choice)
-        if sampling.n > 1 and alone:
-            deltas = emulation.fan_out(self._generate_one, request)
-        else:
-            deltas = self._generate_one(request)
+        sampling = request.sampling
+        if self._has_defaults:
+            sampling = with_defaults(sampling, self._settings.defaults)
+            request = msgspec.structs.replace(request, sampling=sampling)
         usage: Usage | None = None
         with self._in_flight:
+            deltas = await self._answer(request) if not self._alone(sampling) else self._one_by_one(request)
             try:
-                async with aclosing(deltas):
-                    async for delta in deltas:
-                        usage = delta.usage or usage
-                        yield delta
+                async for delta in deltas:
+                    usage = delta.usage or usage
+                    yield delta
             finally:
+                await deltas.aclose()
                 if usage is not None:
                     self._prompt_tokens += usage.prompt_tokens
                     self._generation_tokens += usage.completion_tokens
 
-    async def _generate_one(self, request: GenerateRequest) -> AsyncGenerator[Delta, None]:
-        """One upstream call and what is emulated around it."""
+    def _alone(self, sampling: SamplingParams) -> bool:
+        """Whether several choices are as many requests there."""
+        if sampling.n == 1:
+            return False
+        greedy = sampling.temperature is not None and sampling.temperature < GREEDY_BELOW
+        return self._profile.support("n") == "emulated" or (greedy and self._profile.one_greedy_choice)
+
+    def _one_by_one(self, request: GenerateRequest) -> AsyncGenerator[Delta, None]:
+        async def generate(one: GenerateRequest) -> AsyncGenerator[Delta, None]:
+            async with aclosing(await self._answer(one)) as deltas:
+                async for delta in deltas:
+                    yield delta
+
+        return emulation.fan_out(generate, request)
+
+    async def _answer(self, request: GenerateRequest) -> AsyncGenerator[Delta, None]:
+        """One upstream call, not yet begun, and what is emulated around it."""
         profile, sampling = self._profile, request.sampling
         request = self._as_text(request)
         upstream_stops = profile.stop_strings and len(sampling.stop) <= (profile.max_stop_strings or len(sampling.stop))
@@ -237,9 +255,7 @@ class OpenAIEngine:
             deltas = emulation.with_usage(deltas, sampling.n, lambda texts: self._count(request, texts))
         if output is not PLAIN_TEXT:
             deltas = emulation.with_calls(deltas, sampling.n, output)
-        async with aclosing(deltas):
-            async for delta in deltas:
-                yield delta
+        return deltas
 
     async def _read(self, request: GenerateRequest, body: dict[str, object]) -> AsyncGenerator[Delta, None]:
         where = f"the engine {self._settings.engine!r}"
@@ -252,13 +268,15 @@ class OpenAIEngine:
             context=request.trace_context,
         )
         try:
-            async with aclosing(events):
-                async for event in events:
+            async for together in events:
+                for event in together:
                     for delta in reading.take_event(event):
                         yield delta
         except EngineError:
             if not reading.finished:  # what breaks after the last choice's end has cost nothing but the usage
                 raise
+        finally:
+            await events.aclose()
         for delta in reading.end():
             yield delta
 
@@ -367,3 +385,4 @@ class OpenAIEngine:
         if recognised is not None:
             self._profile = recognised
             self._capabilities = recognised.capabilities
+        self._info = self._make_info()

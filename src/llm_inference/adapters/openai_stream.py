@@ -10,15 +10,21 @@ usage, which most servers send after it, so that the last delta carries it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
+from llm_inference.adapters.frames import decode
+from llm_inference.adapters.generate_choice import MAX_COUNT
 from llm_inference.adapters.upstream_errors import from_event
 from llm_inference.engine.types import Delta, FinishReason, TokenLogprob, ToolCallDelta, Usage
 from llm_inference.errors import EngineError
+
+#: What stands beside the choices of a chunk and says nothing of the answer.
+_HARMLESS = frozenset({"choices", "created", "id", "model", "object", "service_tier", "system_fingerprint"})
 
 #: Where a server tells no token id.
 UNKNOWN_TOKEN_ID = -1
@@ -57,17 +63,19 @@ def finish_reason(value: Any) -> FinishReason | None:
 
 
 def read_usage(value: Any) -> Usage | None:
-    """Ours, from a usage object; None where it has no counts."""
-    if not isinstance(value, dict) or not isinstance(value.get("prompt_tokens"), int):
+    """Ours, from a usage object; None where it has no counts, or wrong ones: they are paid by, and never refunded."""
+    if not isinstance(value, dict) or value.get("prompt_tokens") is None:
         return None
-    return Usage(
-        prompt_tokens=value["prompt_tokens"],
-        completion_tokens=value.get("completion_tokens") or 0,
-        cached_tokens=(value.get("prompt_tokens_details") or {}).get("cached_tokens") or 0,
-        reasoning_tokens=(value.get("completion_tokens_details") or {}).get("reasoning_tokens")
-        or value.get("reasoning_tokens")
-        or 0,
+    prompt_details, details = value.get("prompt_tokens_details"), value.get("completion_tokens_details")
+    counts = (
+        value["prompt_tokens"],
+        value.get("completion_tokens"),
+        prompt_details.get("cached_tokens") if isinstance(prompt_details, dict) else None,
+        (details.get("reasoning_tokens") if isinstance(details, dict) else None) or value.get("reasoning_tokens"),
     )
+    if not all(count is None or (type(count) is int and 0 <= count <= MAX_COUNT) for count in counts):
+        return None
+    return Usage(*(count or 0 for count in counts))
 
 
 @dataclass(slots=True)
@@ -96,19 +104,42 @@ class StreamReading:
 
     def take_event(self, data: bytes) -> list[Delta]:
         """`take` of a chunk that is still JSON. Raises `EngineError` when it is not."""
-        try:
-            chunk = msgspec.json.decode(data)
-        except msgspec.MsgspecError as error:
-            raise EngineError(f"{self._where} sent what is no JSON: {data[:200]!r}") from error
-        return self.take(chunk)
+        chunk = decode(data, self._where)
+        plain = self._plain(chunk)
+        return self.take(chunk) if plain is None else [plain]
+
+    def _plain(self, chunk: Any) -> Delta | None:
+        """The delta of a chunk that is nothing but some text of one choice, as nearly all are; None for any other."""
+        if type(chunk) is not dict or self._cumulative:
+            return None
+        for name, value in chunk.items():
+            if value and name not in _HARMLESS:
+                return None
+        choices = chunk.get("choices")
+        if type(choices) is not list or len(choices) != 1 or chunk.get("object") == "error":
+            return None
+        raw = choices[0]
+        text = _text_alone(raw) if type(raw) is dict else None
+        if text is None:
+            return None
+        index = 0 if len(self._choices) == 1 else raw.get("index")
+        if type(index) is not int or not 0 <= index < len(self._choices) or self._choices[index].finished:
+            return None
+        return Delta(index=index, text=text)
 
     def take(self, chunk: Any) -> list[Delta]:
-        """The deltas of one chunk. Raises the error that the chunk reports."""
+        """The deltas of one chunk. Raises the error that the chunk reports, `EngineError` for what is no chunk."""
         if not isinstance(chunk, dict):
             raise EngineError(f"{self._where} sent a chunk that is no object: {str(chunk)[:200]}")
         choices = chunk.get("choices")
         if chunk.get("error") or chunk.get("object") == "error" or (choices is None and _is_bare_error(chunk)):
             raise from_event(chunk, where=self._where)
+        try:
+            return self._deltas(chunk, choices)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise EngineError(f"{self._where} sent a chunk of no known form: {repr(chunk)[:200]}") from error
+
+    def _deltas(self, chunk: Mapping[str, Any], choices: Any) -> list[Delta]:
         usage = read_usage(chunk.get("usage"))
         self.usage = usage or self.usage
         if isinstance(choices, dict):
@@ -136,7 +167,7 @@ class StreamReading:
         if choice.finished:
             return None
         part = raw.get("delta") or raw.get("message") or {}
-        text = self._new_text(choice, raw.get("text") if "text" in raw else _content(part.get("content")))
+        text = self._new_text(choice, _text(raw["text"]) if "text" in raw else _content(part.get("content")))
         calls = self._calls(choice, part.get("tool_calls"))
         reason = finish_reason(raw.get("finish_reason"))
         if reason == "error":
@@ -148,7 +179,7 @@ class StreamReading:
             index=index,
             text=text,
             token_ids=_ids(raw.get("token_ids") or ()),
-            reasoning=part.get("reasoning") or part.get("reasoning_content") or "",
+            reasoning=_text(part.get("reasoning") or part.get("reasoning_content")),
             tool_calls=calls,
             logprobs=logprobs,
             finish_reason=reason,
@@ -171,8 +202,7 @@ class StreamReading:
             raise EngineError(f"{self._where} sent choice {index}; {len(self._choices)} were asked for.")
         return index
 
-    def _new_text(self, choice: _Choice, text: str | None) -> str:
-        text = text or ""
+    def _new_text(self, choice: _Choice, text: str) -> str:
         if not self._cumulative:
             return text
         new = text[len(choice.text) :]
@@ -185,11 +215,11 @@ class StreamReading:
         fragments = []
         for call in raw or ():
             function = call.get("function") or {}
-            name, arguments = function.get("name"), function.get("arguments")
+            name, arguments = _text(function.get("name")) or None, function.get("arguments")
             if not isinstance(arguments, str):
                 arguments = "" if arguments is None else msgspec.json.encode(arguments).decode()
             raw_id = call.get("id")
-            given_id = None if raw_id is None else str(raw_id)
+            given_id = None if raw_id in (None, "") else str(raw_id)
             index, is_new = _place(choice, call.get("index"), given_id, name)
             fragments.append(
                 ToolCallDelta(index, choice.call_ids[index] if is_new else None, name if is_new else None, arguments)
@@ -219,15 +249,49 @@ def _is_bare_error(chunk: Mapping[str, Any]) -> bool:
     return ("message" in chunk or "detail" in chunk) and "usage" not in chunk
 
 
+def _text_alone(raw: Mapping[str, Any]) -> str | None:
+    """The text of a choice that says nothing else, as nearly all do; None for every other."""
+    part = raw.get("delta")
+    if type(part) is not dict:
+        return None
+    text = part.get("content")
+    if type(text) is not str:
+        return None
+    for name, value in raw.items():
+        if value and name not in ("delta", "index"):
+            return None
+    for name, value in part.items():
+        if value and name not in ("content", "role"):
+            return None
+    return text
+
+
 def _content(content: Any) -> str:
     """A string, or a list of parts with text."""
     if isinstance(content, list):
         return "".join(part.get("text", "") if isinstance(part, dict) else str(part) for part in content)
-    return content or ""
+    return _text(content)
+
+
+def _text(value: Any) -> str:
+    """Raises `TypeError` for what is neither a string nor nothing."""
+    if isinstance(value, str):
+        return value
+    if value:
+        raise TypeError(f"a text is {type(value).__name__}")
+    return ""
 
 
 def _ids(value: Any) -> tuple[int, ...]:
-    return (value,) if isinstance(value, int) else tuple(value)
+    ids = (value,) if isinstance(value, int) else tuple(value)
+    if not all(isinstance(token_id, int) for token_id in ids):
+        raise TypeError("a token id is no integer")
+    return ids
+
+
+def _logprob(value: Any) -> float:
+    """Of an alternative; JSON has no word for that of what is impossible, so servers say null."""
+    return -math.inf if value is None else float(value)
 
 
 def _stop_reason(raw: Mapping[str, Any]) -> int | str | None:
@@ -251,12 +315,12 @@ def _logprobs(raw: Any, choice: _Choice) -> tuple[TokenLogprob, ...] | None:
         offset = offsets[place] if place < len(offsets) else choice.offset
         choice.offset = offset + len(token)
         top = tops[place] if place < len(tops) and tops[place] else {}
-        best = sorted(top.items(), key=lambda item: -item[1])
+        best = sorted(((text, _logprob(value)) for text, value in top.items()), key=lambda item: -item[1])
         entries.append(
             TokenLogprob(
                 UNKNOWN_TOKEN_ID,
                 token,
-                logprob,
+                None if logprob is None else float(logprob),
                 token.encode("utf-8", "replace"),
                 tuple((UNKNOWN_TOKEN_ID, text, value, text.encode("utf-8", "replace")) for text, value in best),
                 offset,
@@ -269,10 +333,11 @@ def _chat_entry(raw: Mapping[str, Any], choice: _Choice) -> TokenLogprob:
     offset = choice.offset
     choice.offset += len(raw["token"])
     top = tuple(
-        (other.get("id", UNKNOWN_TOKEN_ID), other["token"], other["logprob"], _bytes(other))
+        (other.get("id", UNKNOWN_TOKEN_ID), _text(other["token"]), _logprob(other["logprob"]), _bytes(other))
         for other in raw.get("top_logprobs") or ()
     )
-    return TokenLogprob(raw.get("id", UNKNOWN_TOKEN_ID), raw["token"], raw["logprob"], _bytes(raw), top, offset)
+    logprob = None if raw["logprob"] is None else float(raw["logprob"])
+    return TokenLogprob(raw.get("id", UNKNOWN_TOKEN_ID), _text(raw["token"]), logprob, _bytes(raw), top, offset)
 
 
 def _bytes(raw: Mapping[str, Any]) -> bytes:

@@ -1,4 +1,4 @@
-"""The HTTP side: one aiohttp session to a model's servers, streams read as events, failures as errors of ours.
+"""The HTTP side: connections to a model's servers, streams read as events, failures as errors of ours.
 
 `stream` retries at most once, on another server, and never after the first event. Closing it closes the connection at
 once, which is how the servers learn that the work is not wanted any more. Knows nothing of what the events say.
@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-import aiohttp
 import msgspec
 
 from llm_inference.adapters.endpoints import Endpoint, EndpointPool
 from llm_inference.adapters.events import DONE, EventReader
+from llm_inference.adapters.http_client import Answer, HttpClient, whole
 from llm_inference.adapters.upstream_errors import from_response
 from llm_inference.errors import (
     EngineError,
@@ -26,10 +25,13 @@ from llm_inference.errors import (
     RequestTimeoutError,
 )
 
-CONNECT_TIMEOUT_S = 10.0
+if TYPE_CHECKING:
+    from llm_inference.adapters.web_client import WebClient
+
 PROBE_TIMEOUT_S = 5.0
 DRAIN_TIMEOUT_S = 0.05
-_STREAM_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S)
+#: What says that it is over is short, whatever white space some servers put around it.
+_MAX_DONE_BYTES = 16
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -51,32 +53,41 @@ class Upstream:
 
     def __init__(self, urls: Sequence[str], *, name: str, api_prefix: str = "/v1", api_key: str | None = None) -> None:
         self.pool = EndpointPool([url.rstrip("/") for url in urls])
+        self._bases: dict[str, str] = {}
         self._name = name
         self._prefix = api_prefix
-        self._headers = {"content-type": "application/json", "accept": "text/event-stream, application/json"}
+        self._headers = {
+            "content-type": "application/json",
+            "accept": "text/event-stream, application/json",
+            "accept-encoding": "identity",
+            "user-agent": "llm-inference",
+        }
         if api_key:
             self._headers["authorization"] = f"Bearer {api_key}"
-        self._session: aiohttp.ClientSession | None = None
+        self._client: HttpClient | None = None
+        self._web_client: WebClient | None = None  # made for the first URL that needs it
 
     async def open(self) -> None:
-        """No limit on connections: admission bounds them. TCP_NODELAY is aiohttp's default."""
-        if self._session is None:
-            # Below the 5 s after which uvicorn, and so most of these servers, closes an idle connection: a request
-            # that is sent just then would be lost.
-            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=4)
-            self._session = aiohttp.ClientSession(connector=connector, headers=self._headers, auto_decompress=True)
+        if self._client is None:
+            self._client = HttpClient(self._headers)
 
     async def close(self) -> None:
-        session, self._session = self._session, None
-        if session is not None:
-            await session.close()
+        client, self._client = self._client, None
+        web_client, self._web_client = self._web_client, None
+        if client is not None:
+            await client.close()
+        if web_client is not None:
+            await web_client.close()
 
     def where(self, endpoint: Endpoint) -> str:
         return f"the engine {self._name!r} at {without_user(endpoint.url)}"
 
     def api_url(self, endpoint: Endpoint, path: str) -> str:
         """A URL with a path of its own is the API's base; one without gets the usual prefix."""
-        base = endpoint.url if urlsplit(endpoint.url).path.strip("/") else endpoint.url + self._prefix
+        url = endpoint.url
+        base = self._bases.get(url)
+        if base is None:
+            base = self._bases[url] = url if urlsplit(url).path.strip("/") else url + self._prefix
         return base + path
 
     def root_url(self, endpoint: Endpoint, path: str) -> str:
@@ -85,19 +96,15 @@ class Upstream:
 
     async def ask(self, url: str, *, body: Any = None, timeout_s: float = PROBE_TIMEOUT_S) -> Reply:
         """One small exchange: GET, or POST where there is a body. Raises `NotReadyError` when nobody answers."""
-        timeout = aiohttp.ClientTimeout(total=timeout_s)
         data = None if body is None else msgspec.json.encode(body)
         try:
-            async with self._require_session().request(
-                "GET" if body is None else "POST", url, data=data, timeout=timeout, allow_redirects=False
-            ) as response:
-                raw = await response.read()
-        except (aiohttp.ClientError, OSError, asyncio.TimeoutError) as error:
+            status, raw = await asyncio.wait_for(self._whole(url, data), timeout_s)
+        except (OSError, asyncio.TimeoutError) as error:
             raise NotReadyError(f"{without_user(url)} does not answer: {_said(error)}", retry_after_s=2.0) from error
         try:
-            return Reply(response.status, msgspec.json.decode(raw))
-        except msgspec.MsgspecError:
-            return Reply(response.status, raw.decode("utf-8", "replace"))
+            return Reply(status, msgspec.json.decode(raw))
+        except (msgspec.MsgspecError, RecursionError):
+            return Reply(status, raw.decode("utf-8", "replace"))
 
     async def call(self, path: str, body: Any, *, timeout_s: float = 60.0) -> Any:
         """POST to a route beside the API; its decoded body. Raises the error that the server reports."""
@@ -115,95 +122,133 @@ class Upstream:
         request_id: str,
         keep_alive: bool = True,
         context: Mapping[str, str] | None = None,
-    ) -> AsyncGenerator[bytes, None]:
-        """The data of the events of one answer, up to [DONE] (which is not among them) or the end of the connection.
+    ) -> AsyncGenerator[list[bytes], None]:
+        """The data of the events of one answer, those that came together in one list, up to [DONE] (which is not among
+        them) or the end of the connection.
 
         `keep_alive=False`: on a connection that serves no other request after it.
         Raises `RequestError` for what the server refuses, `ServiceError` for everything else.
         """
         data = msgspec.json.encode(body)
-        headers = {"x-request-id": request_id, **({} if keep_alive else {"connection": "close"}), **(context or {})}
-        first = self.pool.pick()
-        begun = False
-        try:
-            async with aclosing(self._stream(first, path, data, headers)) as events:
-                async for event in events:
-                    begun = True
-                    yield event
-            return
-        except RequestError:
-            raise
-        except LLMInferenceError as error:
-            if begun or len(self.pool) == 1 or isinstance(error, RequestTimeoutError):
-                raise
-        second = self.pool.pick(without=first)
-        async with aclosing(self._stream(second, path, data, headers)) as events:
-            async for event in events:
-                yield event
-
-    async def _stream(
-        self, endpoint: Endpoint, path: str, data: bytes, headers: Mapping[str, str]
-    ) -> AsyncGenerator[bytes, None]:
-        pool, where = self.pool, self.where(endpoint)
-        with pool.use(endpoint):
-            response: aiohttp.ClientResponse | None = None
+        headers = {"x-request-id": request_id, **(context or {})}
+        pool = self.pool
+        endpoint, is_second = pool.pick(), False
+        while True:
+            begun = False
             try:
-                response = await self._require_session().post(
-                    self.api_url(endpoint, path),
-                    data=data,
-                    headers=headers,
-                    timeout=_STREAM_TIMEOUT,
-                    allow_redirects=False,
-                )
-                if response.status != 200:
-                    error = from_response(response.status, response.headers, await response.read(), where=where)
-                    self._judge(endpoint, error)
-                    raise error
-                if response.content_type == "application/json":  # it did not stream: the whole answer at once
-                    yield await response.read()
-                else:
-                    async with aclosing(_events(response)) as events:
-                        async for event in events:
-                            yield event
-                pool.succeeded(endpoint)
-            except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-                pool.failed(endpoint, unreachable=True)
-                raise NotReadyError(f"{where} cannot be reached: {_said(error)}", retry_after_s=2.0) from error
-            except (aiohttp.ClientError, OSError, asyncio.TimeoutError) as error:
-                pool.failed(endpoint, unreachable=False)
-                raise EngineError(f"{where} broke the connection while it answered: {_said(error)}") from error
-            finally:
-                if response is not None:
-                    response.close()  # an answer that was read to its end has given its connection back already
+                with pool.use(endpoint):
+                    answer = await self._begin(endpoint, path, data, headers, keep_alive)
+                    reading = _Reading(answer)
+                    try:
+                        while events := await reading.events():
+                            begun = True
+                            yield events
+                    except OSError as error:
+                        raise self._broken(endpoint, error) from error
+                    except EngineError:
+                        pool.failed(endpoint, unreachable=False)
+                        raise
+                    finally:
+                        answer.close()
+                    pool.succeeded(endpoint)
+                    return
+            except RequestError:
+                raise
+            except LLMInferenceError as error:
+                if begun or is_second or len(pool) == 1 or isinstance(error, RequestTimeoutError):
+                    raise
+            endpoint, is_second = pool.pick(without=endpoint), True
 
-    def _judge(self, endpoint: Endpoint, error: LLMInferenceError) -> None:
-        """A server that is full or refuses a request is in good health."""
-        if isinstance(error, (EngineError, NotReadyError)):
+    async def _begin(
+        self, endpoint: Endpoint, path: str, data: bytes, headers: Mapping[str, str], keep_alive: bool
+    ) -> Answer:
+        """An answer of status 200, for the caller to close. The pool has been told of what is raised here."""
+        url = self.api_url(endpoint, path)
+        try:
+            answer = await self._client_of(url).send(url, data, headers, keep=keep_alive)
+        except ConnectionRefusedError as error:
+            self.pool.failed(endpoint, unreachable=True)
+            where = self.where(endpoint)
+            raise NotReadyError(f"{where} cannot be reached: {_said(error)}", retry_after_s=2.0) from error
+        except OSError as error:
+            raise self._broken(endpoint, error) from error
+        if answer.status == 200:
+            return answer
+        try:
+            raw = await whole(answer)
+        except OSError as error:
+            raise self._broken(endpoint, error) from error
+        finally:
+            answer.close()
+        refused = from_response(answer.status, answer.headers, raw, where=self.where(endpoint))
+        # A server that is full or refuses a request is in good health.
+        if isinstance(refused, (EngineError, NotReadyError)):
             self.pool.failed(endpoint, unreachable=False)
         else:
             self.pool.succeeded(endpoint)
+        raise refused
 
-    def _require_session(self) -> aiohttp.ClientSession:
-        if self._session is None:
+    def _broken(self, endpoint: Endpoint, error: OSError) -> EngineError:
+        self.pool.failed(endpoint, unreachable=False)
+        return EngineError(f"{self.where(endpoint)} broke the connection while it answered: {_said(error)}")
+
+    async def _whole(self, url: str, data: bytes | None) -> tuple[int, bytes]:
+        answer = await self._client_of(url).send(url, data)
+        try:
+            return answer.status, await whole(answer)
+        finally:
+            answer.close()
+
+    def _client_of(self, url: str) -> HttpClient | WebClient:
+        """Raises `NotReadyError` before `open` and after `close`."""
+        if self._client is None:
             raise NotReadyError(f"the engine {self._name!r} is not started", retry_after_s=2.0)
-        return self._session
+        if self._client.speaks(url):
+            return self._client
+        if self._web_client is None:
+            from llm_inference.adapters.web_client import WebClient  # see there
+
+            self._web_client = WebClient(self._headers)
+        return self._web_client
 
 
-async def _events(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
-    """Each event as soon as its last byte is there, up to [DONE] or the end."""
-    reader = EventReader()
-    while chunk := await response.content.readany():
-        for event in reader.feed(chunk):
-            if event.strip() == DONE:
+class _Reading:
+    """An answer's events: those of a stream, or the whole answer as one where it did not stream."""
+
+    __slots__ = ("_answer", "_ended", "_reader")
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+        self._reader = None if answer.content_type == "application/json" else EventReader()
+        self._ended = False
+
+    async def events(self) -> list[bytes]:
+        """Those that are there, as soon as the last byte of one is; [] at [DONE] or the end."""
+        answer, reader = self._answer, self._reader
+        if self._ended:
+            return []
+        if reader is None:
+            self._ended = True
+            return [await whole(answer)]
+        while chunk := await answer.read():
+            events = reader.feed(chunk)
+            place = _place_of_done(events)
+            if place is not None:
                 # The end of the body is there or follows at once; reading it keeps the connection for the next request.
-                if not response.content.at_eof():
-                    with suppress(asyncio.TimeoutError):
-                        await asyncio.wait_for(response.content.read(), DRAIN_TIMEOUT_S)
-                return
-            yield event
-    for event in reader.end():
-        if event.strip() != DONE:
-            yield event
+                await answer.end(DRAIN_TIMEOUT_S)
+                self._ended = True
+                return events[:place]
+            if events:
+                return events
+        self._ended = True
+        return [event for event in reader.end() if event.strip() != DONE]
+
+
+def _place_of_done(events: list[bytes]) -> int | None:
+    for place, event in enumerate(events):
+        if len(event) <= _MAX_DONE_BYTES and event.strip() == DONE:
+            return place
+    return None
 
 
 def _said(error: BaseException) -> str:

@@ -27,6 +27,8 @@ from llm_inference.errors import (
 )
 
 MAX_MESSAGE_CHARS = 2000
+#: No client waits for longer.
+_MAX_RETRY_AFTER_S = 86_400.0
 _CONTEXT = re.compile(
     r"context (?:length|size|window)|maximum context|max_model_len|exceed_context_size|"
     r"longer than the model|must be <= \d+\. Given: \d+ `inputs` tokens",
@@ -74,19 +76,22 @@ def read_refusal(body: Any) -> Refusal:
 
 
 def from_response(status: int, headers: Mapping[str, str], raw: bytes, *, where: str) -> LLMInferenceError:
-    """The error for a reply that is not 200. `where` names engine and address for the operator."""
+    """The error for a reply that is not 200. `headers`: names in lower case, or of any case where they are read so.
+
+    `where` names engine and address for the operator.
+    """
     try:
         body: Any = msgspec.json.decode(raw)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         body = raw[:MAX_MESSAGE_CHARS].decode("utf-8", "replace").strip()
     refusal = read_refusal(body) if body else Refusal("(an empty body)")
-    return from_refusal(status, refusal, where=where, retry_after_s=retry_after(headers.get("Retry-After")))
+    return from_refusal(status, refusal, where=where, retry_after_s=retry_after(headers.get("retry-after")))
 
 
 def from_refusal(status: int, refusal: Refusal, *, where: str, retry_after_s: float | None = None) -> LLMInferenceError:
-    """One error of ours. 401 and 403 are our configuration's fault, not the caller's key's."""
+    """One error of ours. 401, 402 and 403 are our configuration's fault, not the caller's key's."""
     message = refusal.message
-    if status in (401, 403):
+    if status in (401, 402, 403):
         return EngineError(f"{where} refuses our key ({status}): {message}. Set `api_key` of this model.")
     if status == 429:
         return OverloadedError(f"{where} is at its limit: {message}", retry_after_s=retry_after_s or 1.0)
@@ -138,7 +143,7 @@ def retry_after(value: str | None) -> float | None:
             seconds = parsedate_to_datetime(value).timestamp() - time()
         except (TypeError, ValueError):
             return None
-    return max(seconds, 0.0) if math.isfinite(seconds) else None
+    return min(max(seconds, 0.0), _MAX_RETRY_AFTER_S) if math.isfinite(seconds) else None
 
 
 def _fields(items: list[Any], param: str | None) -> tuple[str, str | None]:
@@ -148,7 +153,8 @@ def _fields(items: list[Any], param: str | None) -> tuple[str, str | None]:
         if not isinstance(item, dict):
             parts.append(str(item))
             continue
-        place = [str(step) for step in item.get("loc") or () if step != "body"]
+        steps = item.get("loc")
+        place = [str(step) for step in steps if step != "body"] if isinstance(steps, list) else []
         path = ".".join(place)
         param = param or path or None
         text = str(item.get("msg", _dump(item)))
@@ -157,7 +163,7 @@ def _fields(items: list[Any], param: str | None) -> tuple[str, str | None]:
 
 
 def _status(code: Any) -> int | None:
-    if isinstance(code, str) and code.isdigit():
+    if isinstance(code, str) and re.fullmatch("[0-9]{3}", code):
         code = int(code)
     return code if isinstance(code, int) and not isinstance(code, bool) and 400 <= code < 600 else None
 

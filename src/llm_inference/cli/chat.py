@@ -123,7 +123,7 @@ class Chat:
 
     def _answer(self, line: str) -> bool:
         """Print the answer to `line` and remember both; a failed turn is forgotten."""
-        from llm_inference.cli.terminal import Printer
+        from llm_inference.cli.terminal import Printer, visible
         from llm_inference.errors import ContextLengthError, LLMInferenceError
 
         asked = [*self.messages, {"role": "user", "content": line}]
@@ -138,7 +138,7 @@ class Chat:
             if printer.text:
                 printer.end()
             advice = "; /clear begins anew" if isinstance(error, ContextLengthError) else ""
-            print(f"error: {error.message}{advice}", file=sys.stderr)
+            print(f"error: {visible(error.message)}{advice}", file=sys.stderr)
             return False
         except KeyboardInterrupt:
             if not sys.stdin.isatty():

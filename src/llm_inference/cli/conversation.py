@@ -132,9 +132,11 @@ async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[dict[str, A
                 return
             try:
                 event = json.loads(payload)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise EngineError(f"the server sent what is no JSON: {payload[:80]!r}") from error
-            if "error" in event:
+            if not isinstance(event, dict):
+                raise EngineError(f"the server sent what is no chunk: {payload[:80]!r}")
+            if event.get("error"):
                 problem = event["error"]
                 message = problem.get("message", problem) if isinstance(problem, dict) else problem
                 raise EngineError(f"the server failed: {message}")
@@ -143,11 +145,14 @@ async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[dict[str, A
 
 
 def _delta(event: dict[str, Any]) -> Delta:
-    choices = event.get("choices") or [{}]
-    choice = choices[0]
-    delta = choice.get("delta") or {}
-    return Delta(
-        text=delta.get("content") or choice.get("text") or "",
-        reasoning=delta.get("reasoning") or delta.get("reasoning_content") or "",
-        finish_reason=choice.get("finish_reason"),
-    )
+    try:
+        choices = event.get("choices") or [{}]
+        choice = choices[0]
+        delta = choice.get("delta") or {}
+        return Delta(
+            text=str(delta.get("content") or choice.get("text") or ""),
+            reasoning=str(delta.get("reasoning") or delta.get("reasoning_content") or ""),
+            finish_reason=choice.get("finish_reason"),
+        )
+    except (AttributeError, LookupError, TypeError) as error:
+        raise EngineError(f"the server sent what is no chunk: {repr(event)[:80]}") from error

@@ -1,4 +1,4 @@
-"""Write deployment files for a configuration: Docker, Compose, Kubernetes, Helm, systemd, nginx, monitoring.
+"""Write deployment files for a configuration: Docker, Compose, Kubernetes, Helm, Ray, systemd, nginx, monitoring, CI.
 
 Nothing is built, started or asked; keys never land in the files.
 """
@@ -6,6 +6,7 @@ Nothing is built, started or asked; keys never land in the files.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -13,12 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from llm_inference.config.schema import ModelConfig
     from llm_inference.deploy.choices import Choices
     from llm_inference.deploy.facts import DeploymentFacts
     from llm_inference.deploy.sizing import Figure
 
-HELP = "write files for Docker, Compose, Kubernetes, Helm, systemd, nginx or monitoring"
-_TARGETS = ("docker", "compose", "kubernetes", "helm", "systemd", "nginx", "monitoring")
+HELP = "write files for Docker, Compose, Kubernetes, Helm, Ray, systemd, nginx, monitoring or CI"
+_TARGETS = ("docker", "compose", "kubernetes", "helm", "ray", "systemd", "nginx", "monitoring", "ci")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--device", choices=("auto", "cpu", "cuda"), help="where native models with device: auto compute"
     )
     sizes.add_argument("--cpus", type=int, metavar="N", help="whole CPUs, instead of the computed ones")
+    sizes.add_argument("--cpu-set", metavar="LIST", help="CPUs of its own, such as 2-5: systemd, Docker, Compose")
     sizes.add_argument("--memory", metavar="SIZE", help="such as 16GiB, instead of what was computed")
     sizes.add_argument("--gpu-memory", metavar="SIZE", help="of one GPU; models that cannot fit are refused")
     sizes.add_argument("--load-time-s", type=float, metavar="SECONDS", help="as measured: the log says it at a start")
@@ -58,32 +61,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     cluster = parser.add_argument_group("cluster")
     cluster.add_argument("--replicas", type=int, metavar="N", help="at least (2)")
     cluster.add_argument("--max-replicas", type=int, metavar="N", help="at most (4, or --replicas)")
+    cluster.add_argument("--nodes", type=int, metavar="N", help="machines of one model, with vLLM (1)")
     cluster.add_argument("--autoscaler", choices=("hpa", "keda", "none"), help="of the overlay prod (hpa)")
     cluster.add_argument(
         "--scale-on", choices=("waiting", "running", "cpu", "memory", "gpu"), help="signal of the HPA (waiting)"
     )
     cluster.add_argument("--cache", choices=("shared", "per-pod"), help="one volume of models, or one per pod (shared)")
     cluster.add_argument("--storage-class", metavar="NAME", help="of volumes (the cluster's default)")
+    cluster.add_argument(
+        "--inference-pool", action="store_true", help="an InferencePool of the Gateway API inference extension"
+    )
+    cluster.add_argument("--picker-image", metavar="IMAGE", help="its endpoint picker")
 
 
 def run(args: argparse.Namespace) -> int:
     from llm_inference.config.load import load_config
     from llm_inference.deploy.facts import compute_facts
     from llm_inference.deploy.output import write
-    from llm_inference.deploy.render import render
+    from llm_inference.deploy.render import explained, render
     from llm_inference.errors import ConfigError
     from llm_inference.tools.footprint import measure
 
     if args.output is None and not (args.dry_run or args.explain):
         raise ConfigError("say where to: --output DIR, or --dry-run to see the files, or --explain for the numbers")
     config = load_config(args.config).config
+    if args.target == "ray":
+        config = config.model_copy(update={"models": tuple(model.on_ray() for model in config.models)})
     choices = _choices(args)
+    if args.target == "ci":
+        choices = dataclasses.replace(choices, config_file=_here(args.config))
     infos = _infos(args.model_info, [model.name for model in config.models])
-    needs = [measure(model, choices, infos.get(model.name)) for model in config.models]
+    needs = [measure(_inner(model), choices, infos.get(model.name)) for model in config.models]
     facts = compute_facts(config, needs, choices)
     files = render(args.target, facts)
     if args.explain:
-        _print_figures(facts.figures)
+        _print_figures(explained(args.target, facts))
     if args.dry_run:
         _print_files(files)
     elif args.output is not None:
@@ -93,8 +105,19 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _here(file: Path) -> str:
+    """As the repository sees it, when this is run in it."""
+    place, here = file.resolve(), Path.cwd().resolve()
+    return place.relative_to(here).as_posix() if place.is_relative_to(here) else place.as_posix()
+
+
+def _inner(model: ModelConfig) -> ModelConfig:
+    """What a replica on Ray runs; the model itself where it runs elsewhere."""
+    return model.model_copy(update={"engine": model.ray.engine}) if model.engine == "ray" else model
+
+
 def _choices(args: argparse.Namespace) -> Choices:
-    from llm_inference.deploy.choices import Choices
+    from llm_inference.deploy.choices import Choices, parse_cpu_set
 
     said: dict[str, Any] = {
         "memory_bytes": _size("--memory", args.memory),
@@ -102,9 +125,11 @@ def _choices(args: argparse.Namespace) -> Choices:
     }
     for key in (
         "name", "namespace", "image", "hostname", "device", "cpus", "load_time_s", "replicas", "max_replicas",
-        "autoscaler", "scale_on", "cache", "storage_class",
+        "autoscaler", "scale_on", "cache", "storage_class", "nodes", "inference_pool", "picker_image",
     ):  # fmt: skip
         said[key] = getattr(args, key)
+    if args.cpu_set is not None:
+        said["cpu_set"] = parse_cpu_set(args.cpu_set)
     if args.servers:
         said["servers"] = tuple(args.servers)
     if args.replicas is not None and args.max_replicas is None:

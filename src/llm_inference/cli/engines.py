@@ -89,13 +89,28 @@ def _list(args: argparse.Namespace) -> int:
     choice = None
     if args.model is not None:
         choice = _judge(args.model, rows)
+    runners = _native_runners()
     if args.json:
-        print(json.dumps({"engines": rows, **({"auto": choice} if choice is not None else {})}, indent=2))
+        print(
+            json.dumps(
+                {"engines": rows, "runners": runners, **({"auto": choice} if choice is not None else {})}, indent=2
+            )
+        )
         return 0
     _print_rows(rows)
+    print("\nrunners of the native engine on this CPU:")
+    for name, state in runners.items():
+        print(f"  {name.ljust(8)}  {state}")
     if choice is not None:
         print(f"\n{choice}")
     return 0
+
+
+def _native_runners() -> dict[str, str]:
+    from llm_inference.native.runner.choice import Machine, runner_states
+    from llm_inference.native.runner.compiled.build import readiness
+
+    return {str(name): state for name, state in runner_states(Machine.this(), readiness()).items()}
 
 
 def _judge(source: str, rows: list[dict[str, Any]]) -> str:

@@ -27,6 +27,8 @@ COMMANDS = {
     "keys": "llm_inference.cli.keys",
     "usage": "llm_inference.cli.usage",
     "reload": "llm_inference.cli.reload",
+    "models": "llm_inference.cli.models",
+    "profile": "llm_inference.cli.profile",
     "top": "llm_inference.cli.top",
     "config": "llm_inference.cli.config",
     "version": "llm_inference.cli.version",
@@ -44,10 +46,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except StartupError as error:
-        print(f"error: {error.message}", file=sys.stderr)
+        _complain(error)
         return error.exit_code
     except LLMInferenceError as error:
-        print(f"error: {error.message}", file=sys.stderr)
+        _complain(error)
         return EXIT_FAILED
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
@@ -55,6 +57,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Whoever read our output has left (`… | head`); nothing more can be written, not even at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_PIPE_CLOSED
+
+
+def _complain(error: LLMInferenceError) -> None:
+    from llm_inference.cli.terminal import visible
+
+    print(f"error: {visible(error.message)}", file=sys.stderr)  # it may hold what a server or a file says
 
 
 def build_parser() -> argparse.ArgumentParser:

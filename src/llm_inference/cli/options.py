@@ -70,6 +70,7 @@ MODEL_FLAGS = (
     Flag("--kv-cache-memory", ("model", "kv_cache_memory"), "memory of the KV cache, such as 2GiB", metavar="SIZE"),
     Flag("--gpu-memory-utilization", ("model", "gpu_memory_utilization"), "share of memory (0.9)", float, "SHARE"),
     Flag("--tensor-parallel-size", ("model", "tensor_parallel_size"), "devices that share one model", int, "N"),
+    Flag("--runner", ("model", "runner"), "what computes the native engine's steps: auto, or one by name"),
     Flag("--device", ("model", "device"), "auto, cpu, cuda, …"),
     Flag("--tokenizer", ("model", "tokenizer"), "where it is not the model's own", metavar="PATH"),
     Flag("--chat-template", ("model", "chat_template"), "a Jinja template, or the path of one", metavar="TEMPLATE"),

@@ -6,6 +6,7 @@ Only reads flags; everything else is `llm_inference.serve`.
 from __future__ import annotations
 
 import argparse
+import os
 from typing import TYPE_CHECKING
 
 from llm_inference.cli import options
@@ -27,7 +28,16 @@ def run(args: argparse.Namespace) -> int:
     config = _read(args)
     from llm_inference import serve
 
-    return serve.run(config, lambda: _read(args))
+    return serve.run(config, lambda: read_again(args))
+
+
+def read_again(args: argparse.Namespace) -> ServerConfig:
+    """For a reload. Raises `ConfigError`, also for a pipe: whoever opens one that nobody writes to waits for ever."""
+    from llm_inference.errors import ConfigError
+
+    if args.config is not None and os.path.exists(args.config) and not os.path.isfile(args.config):
+        raise ConfigError(f"{args.config} is no file that can be read again; start the server with one, to reload it")
+    return _read(args)
 
 
 def _read(args: argparse.Namespace) -> ServerConfig:

@@ -31,7 +31,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from llm_inference.cli.status_screen import screen
     from llm_inference.errors import ConfigError
 
     if not 0.1 <= args.interval <= 3600:
@@ -40,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(_status(url, args.api_key), indent=2))
     elif args.once or not sys.stdout.isatty():
-        print("\n".join(screen(_status(url, args.api_key), None, url)))
+        print("\n".join(_screen(_status(url, args.api_key), None, url)))
     else:
         _watch(url, args.api_key, args.interval)
     return 0
@@ -48,7 +47,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _watch(url: str, api_key: str | None, interval_s: float) -> None:
     """Redraw until Ctrl-C. A server that is away is said so, and asked again. Raises only for the first look."""
-    from llm_inference.cli.status_screen import screen
     from llm_inference.errors import LLMInferenceError
 
     status = _status(url, api_key)
@@ -57,7 +55,7 @@ def _watch(url: str, api_key: str | None, interval_s: float) -> None:
     sys.stdout.write(_ENTER)
     try:
         while True:
-            _draw([*([f"{problem}; asking again", ""] if problem else []), *screen(status, before, url)])
+            _draw([*([f"{problem}; asking again", ""] if problem else []), *_screen(status, before, url)])
             time.sleep(interval_s)
             try:
                 status, before = _status(url, api_key), status
@@ -69,6 +67,14 @@ def _watch(url: str, api_key: str | None, interval_s: float) -> None:
     finally:
         sys.stdout.write(_LEAVE)
         sys.stdout.flush()
+
+
+def _screen(status: dict[str, Any], before: dict[str, Any] | None, url: str) -> list[str]:
+    """Lines without control characters: names and messages are the server's own words."""
+    from llm_inference.cli.status_screen import screen
+    from llm_inference.telemetry.logging import escape
+
+    return [escape(line) for line in screen(status, before, url)]
 
 
 def _draw(lines: list[str]) -> None:
@@ -109,5 +115,5 @@ def _status(url: str, api_key: str | None) -> dict[str, Any]:
             raise ServiceError(f"{url}/status.json answered with status {error.code}; is it llm-inference?") from error
     except (OSError, HTTPException) as error:
         raise ServiceError(f"cannot reach {url}: {error}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ServiceError(f"{url}/status.json does not answer like llm-inference") from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from llm_inference.config.section import Section
 from llm_inference.config.values import ListOf
@@ -16,7 +16,18 @@ class DegradeConfig(Section):
     """An entry of `admission.degrade`."""
 
     when_queue_above: float = Field(ge=0, lt=1, description="Filling of the queue above which it holds, 0 to 1.")
-    max_tokens: int = Field(ge=1, description="Longest answer then; the client is told by x-degraded.")
+    max_tokens: int | None = Field(
+        default=None, ge=1, description="Longest answer then; the client is told by x-degraded."
+    )
+    lower_tier: bool = Field(
+        default=False, description="Who named no tier gets the next lower one then; told by x-degraded, too."
+    )
+
+    @model_validator(mode="after")
+    def _does_something(self) -> DegradeConfig:
+        if self.max_tokens is None and not self.lower_tier:
+            raise ValueError("says nothing to do: give it `max_tokens`, or `lower_tier: true`")
+        return self
 
 
 class AdmissionConfig(Section):
@@ -38,4 +49,4 @@ class AdmissionConfig(Section):
     shares: dict[str, Weight] = Field(
         default={}, description="Tier: weight. Tiers that wait share the places so; others have 1."
     )
-    degrade: ListOf[DegradeConfig] = Field(default=(), description="Shorter answers while many wait.")
+    degrade: ListOf[DegradeConfig] = Field(default=(), description="Shorter answers, or lower tiers, while many wait.")

@@ -129,8 +129,7 @@ class _Builder:
 
     def build(self, node: yaml.Node, path: KeyPath, depth: int) -> Any:
         self._num_nodes += 1
-        if self._num_nodes > MAX_NODES or depth > MAX_DEPTH:
-            raise self._error(node, path, "nested or repeated beyond reason; check the aliases (`*name`)")
+        self._check_size(node, path, depth)
         if isinstance(node, yaml.MappingNode) and node.tag == _MAP:
             return self._mapping(node, path, depth)
         if isinstance(node, yaml.SequenceNode) and node.tag == _SEQ:
@@ -138,6 +137,10 @@ class _Builder:
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node, path)
         raise self._error(node, path, f"the tag {node.tag} has no meaning here")
+
+    def _check_size(self, node: yaml.Node, path: KeyPath, depth: int) -> None:
+        if self._num_nodes > MAX_NODES or depth > MAX_DEPTH:
+            raise self._error(node, path, "nested or repeated beyond reason; check the aliases (`*name`)")
 
     def _item(self, node: yaml.Node, path: KeyPath, depth: int) -> Any:
         self._document.lines[path] = node.start_mark.line + 1
@@ -169,6 +172,8 @@ class _Builder:
         """`<<: *other`: the other mapping's keys that are not set here."""
         if not isinstance(node, yaml.MappingNode):
             raise self._error(node, path, "`<<` takes a mapping (`*name`) or a list of them")
+        self._check_size(node, path, depth)
+        self._num_nodes += len(node.value)  # also of keys that are passed over
         for key_node, value_node in node.value:
             if str(key_node.value) not in result:
                 rest = yaml.MappingNode(_MAP, [(key_node, value_node)], node.start_mark, node.end_mark)
@@ -194,6 +199,8 @@ class _Builder:
             raise self._error(
                 node, path, "`${` begins no variable; write ${NAME} or ${NAME:-fallback}, or `$${` for the text"
             )
+        if match[2] is not None and "${" in match[2]:
+            raise self._error(node, path, f"the fallback of {match[1]} is itself a variable; it must be plain text")
         value = self._environ.get(match[1], "")
         if not value and match[2] is not None:
             return match[2]
@@ -205,10 +212,12 @@ class _Builder:
     def _read(self, tag: str, text: str, node: yaml.Node, path: KeyPath) -> Any:
         kind = tag.removeprefix("tag:yaml.org,2002:")
         if kind == "str":
+            if "\0" in text:
+                raise self._error(node, path, "a control character (0x00) has no place here")
             return _joined_halves(text)
-        if kind == "null":
+        if kind == "null" and text.lower() in ("", "~", "null"):
             return None
-        if kind == "bool":
+        if kind == "bool" and text.lower() in ("true", "false"):
             return text.lower() == "true"
         try:
             if kind == "int":
@@ -217,6 +226,8 @@ class _Builder:
                 return float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
         except ValueError:
             raise self._error(node, path, f"{text[:40]!r} is not a number that can be read") from None
+        if kind in ("bool", "null"):
+            raise self._error(node, path, f"{text[:40]!r} is not what its tag {node.tag} says")
         raise self._error(node, path, f"the tag {tag} has no meaning here")
 
     def _error(self, node: yaml.Node, path: KeyPath, what: str) -> ConfigError:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from typing import Annotated
+
 from pydantic import Field, model_validator
 
 from llm_inference.config.section import Section
 from llm_inference.config.values import Text
+
+
+def application_name(prefix: str, deployment: str) -> str:
+    """The application of a model in the cluster: letters, digits and dashes."""
+    return f"{prefix}-{re.sub(r'[^A-Za-z0-9-]+', '-', deployment)}"
 
 
 class RayConfig(Section):
@@ -19,6 +27,10 @@ class RayConfig(Section):
         default="llm-inference",
         pattern=r"^[A-Za-z0-9-]+$",
         description="Begins the application's name, so that two services may share a cluster.",
+    )
+    attach: bool = Field(
+        default=False,
+        description="The application is deployed by others (KubeRay, `serve deploy`): wait for it, leave it there.",
     )
     keep: bool = Field(
         default=False, description="Leave the replicas in the cluster when this process ends; the next one finds them."
@@ -39,6 +51,9 @@ class RayConfig(Section):
     num_cpus: float = Field(default=1.0, ge=0, description="CPUs that Ray sets aside for a replica.")
     num_gpus: float | None = Field(
         default=None, ge=0, description="GPUs of a replica; null: tensor_parallel_size where the device is no CPU."
+    )
+    resources: dict[str, Annotated[float, Field(gt=0)]] = Field(
+        default={}, description="Custom resources of a replica: it runs where Ray nodes offer them."
     )
     drain_s: float = Field(
         default=60.0, gt=0, description="How long running requests may finish when a replica is replaced or removed."

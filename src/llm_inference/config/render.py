@@ -47,7 +47,7 @@ def _lines(section: BaseModel, path: KeyPath, indent: int) -> Iterator[tuple[str
         elif isinstance(value, dict) and value:
             yield f"{pad}{name}:", ()
             for key, item in value.items():
-                yield f"{pad}  {_scalar(str(key))}: {_scalar(item)}", (*here, str(key))
+                yield f"{pad}  {_key(str(key))}: {_scalar(item)}", (*here, str(key))
         else:
             yield f"{pad}{name}: {_scalar(value)}", here
 
@@ -59,7 +59,7 @@ def _scalar(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(_scalar(item) for item in value) + "]"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{_scalar(str(key))}: {_scalar(item)}" for key, item in value.items()) + "}"
+        return "{" + ", ".join(f"{_key(str(key))}: {_scalar(item)}" for key, item in value.items()) + "}"
     if isinstance(value, str):
         value = _URL_PASSWORD.sub(rf"\1{MASK}@", value)
     if isinstance(value, str) and _is_bare_word(value):
@@ -67,6 +67,11 @@ def _scalar(value: Any) -> str:
     if isinstance(value, str):
         value = value.replace("${", "$${")
     return json.dumps(value, ensure_ascii=True)
+
+
+def _key(text: str) -> str:
+    """Nothing is filled into a key, so nothing in it is escaped."""
+    return text if _is_bare_word(text) else json.dumps(text, ensure_ascii=True)
 
 
 def _is_bare_word(text: str) -> bool:

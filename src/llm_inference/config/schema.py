@@ -3,6 +3,7 @@
     ServerConfig
     ├── api: ApiConfig            the HTTP service
     │   └── keys: KeyConfig, …    who may use it, and how much (tenants.py)
+    ├── loading: LoadingConfig    models that are loaded when they are asked for (loading.py)
     └── models: ModelConfig, …    one each per deployment: a served model, or a version or tier of it
         ├── routing: RoutingConfig    how a name's deployments share its requests (routing.py)
         ├── generation: GenerationConfig
@@ -17,10 +18,11 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from llm_inference.config.admission import AdmissionConfig
 from llm_inference.config.deployments import check_deployments
+from llm_inference.config.loading import LoadingConfig, check_budget
 from llm_inference.config.ray import RayConfig
 from llm_inference.config.routing import RoutingConfig, TierName, VersionName
 from llm_inference.config.section import Section
@@ -35,8 +37,10 @@ from llm_inference.config.values import (
     PrecisionName,
     QuantizationName,
     RemoteUrls,
+    Secret,
     Text,
     WarmupPrompts,
+    check_urls,
 )
 
 #: Served when no model is said: small, permissive, and fetched by pip's own client.
@@ -59,7 +63,7 @@ class ApiConfig(Section):
     api_prefix: str = Field(
         default="/v1", pattern=r"^(/[A-Za-z0-9._~-]+)*$", description="Path before the OpenAI routes."
     )
-    api_keys: ListOf[Annotated[SecretStr, Field(min_length=1)]] = Field(
+    api_keys: ListOf[Annotated[Secret, Field(min_length=1)]] = Field(
         default=(),
         description="Keys that clients must send; none: everybody may. Better `${API_KEY}` than the key itself.",
     )
@@ -169,7 +173,7 @@ class ModelConfig(Section):
     url: RemoteUrls | None = Field(
         default=None, description="A server that already runs, instead of starting one; a list: one replica each."
     )
-    api_key: SecretStr | None = Field(default=None, min_length=1, description="Key for `url`.")
+    api_key: Secret | None = Field(default=None, min_length=1, description="Key for `url`.")
     engine_args: dict[str, Any] = Field(default={}, description="Passed to the engine as they are.")
     ray: RayConfig = Field(default=RayConfig(), description="With `engine: ray`: the cluster and the replicas.")
     replicas: int = Field(default=1, ge=1, le=256, description="Engines of this entry; they share its requests.")
@@ -180,6 +184,13 @@ class ModelConfig(Section):
         default=0.0, ge=0, le=1, description="Share of requests that it gets a copy of, whose answers are thrown away."
     )
     routing: RoutingConfig | None = Field(default=None, description="Of the name: said in one of its entries.")
+    lazy: bool = Field(default=False, description="Loaded when the first request comes, not at the start.")
+    idle_unload_s: float | None = Field(
+        default=None, gt=0, description="With `lazy`: unloaded after so long without a request; null: it stays."
+    )
+    memory: ByteSize | None = Field(
+        default=None, description="What one replica counts for in loading.memory_budget (bytes, or such as 2GiB)."
+    )
 
     precision: PrecisionName = Field(default="auto", description="dtype and quantization in one word.")
     dtype: DTypeName = Field(default="auto", description="Floating-point format of the computation.")
@@ -206,8 +217,11 @@ class ModelConfig(Section):
     speculation: SpeculationConfig = Field(
         default=SpeculationConfig(), description="Drafts of next tokens, computed on trial."
     )
-    runner: Literal["auto", "torch", "openvino"] = Field(
+    runner: Literal["auto", "torch", "openvino", "compiled"] = Field(
         default="auto", description="What computes a decoder in the native engine; auto: the faster one that can."
+    )
+    kv_cache_dtype: Literal["auto", "float32", "int8"] = Field(
+        default="auto", description="Format of keys and values in the cache; auto: exact, or as the weights are."
     )
     block_size: int | None = Field(default=None, ge=1, le=1024, description="Tokens in one block of the KV cache.")
     gpu_memory_utilization: float = Field(
@@ -220,6 +234,12 @@ class ModelConfig(Section):
     device: Text = Field(default="auto", description="auto, cpu, cuda, cuda:1, …")
     device_map: DeviceMap | None = None
     tensor_parallel_size: int = Field(default=1, ge=1)
+    attention: Literal["auto", "sdpa", "flash_attn", "flashinfer"] = Field(
+        default="auto", description="What the native engine attends with on a GPU; auto: the best that is installed."
+    )
+    cuda_graphs: Literal["auto"] | bool = Field(
+        default="auto", description="Record decode steps on a GPU and replay them; auto: where the attention can."
+    )
     compile: bool = Field(default=False, description="Compile the model: a slower start, faster steps.")
     generation: GenerationConfig = GenerationConfig()
     limits: LimitsConfig = Field(default=LimitsConfig(), description="Of this model, all callers together.")
@@ -252,21 +272,35 @@ class ModelConfig(Section):
     @field_validator("url")
     @classmethod
     def _http_url(cls, url: str | None) -> str | None:
-        for one in url.split() if url is not None else ():
-            if urlsplit(one).scheme not in ("http", "https", "grpc") or not urlsplit(one).netloc:
-                raise ValueError('must begin with http:// or https:// and name a host, such as "http://10.0.0.5:8000"')
+        if url is not None:
+            check_urls(url)
         return url
 
     @model_validator(mode="after")
     def _key_has_use(self) -> ModelConfig:
         if self.api_key is not None and self.url is None:
             raise ValueError("`api_key` is the key for `url`; the keys that clients must send are `api.api_keys`")
+        if self.api_key is not None and "@" in urlsplit(self.url or "").netloc:
+            raise ValueError("`url` names a user and `api_key` is set; a request carries one of the two")
+        return self
+
+    @model_validator(mode="after")
+    def _cache_is_native(self) -> ModelConfig:
+        if self.kv_cache_dtype != "auto" and self.engine not in ("auto", "native", "ray"):
+            raise ValueError(
+                f"`kv_cache_dtype` is a key of the native engine; give the engine {self.engine!r} its own word for it "
+                "in `engine_args`"
+            )
         return self
 
     @model_validator(mode="after")
     def _replicas_are_startable(self) -> ModelConfig:
         if self.url is not None and self.replicas > 1:
             raise ValueError("`replicas` is for engines that are started here; give `url` a list, one for each replica")
+        if self.lazy and self.url is not None:
+            raise ValueError("`lazy` is for engines that are started here; a server at `url` runs already")
+        if self.idle_unload_s is not None and not self.lazy:
+            raise ValueError("`idle_unload_s` needs `lazy: true`: without it nothing would load the model again")
         if self.shadow and self.version is None:
             raise ValueError("`shadow` is for a version that is tried out beside others: give it a `version`")
         return self
@@ -319,6 +353,7 @@ class ServerConfig(Section):
 
     api: ApiConfig = ApiConfig()
     admission: AdmissionConfig = AdmissionConfig()
+    loading: LoadingConfig = LoadingConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
     models: ListOf[ModelConfig] = Field(default=(ModelConfig(),), json_schema_extra={"minItems": 1})
 
@@ -329,3 +364,8 @@ class ServerConfig(Section):
             raise ValueError("must not be empty; without the key the default model is served")
         check_deployments(models)
         return models
+
+    @model_validator(mode="after")
+    def _budget_can_be_kept(self) -> ServerConfig:
+        check_budget(self.loading, self.models)
+        return self

@@ -32,6 +32,9 @@ class TelemetryConfig(Section):
     traces: bool = Field(
         default=False, description="OpenTelemetry spans, sent as the OTEL_* variables say; needs the extra otel."
     )
+    otlp_metrics: bool = Field(
+        default=False, description="Metrics also by OTLP, sent as the OTEL_* variables say; needs the extra otel."
+    )
     redact_prompts: bool = Field(
         default=True, description="With log_prompts: hide mail addresses, keys, card and phone numbers."
     )

@@ -6,10 +6,10 @@ import re
 from datetime import datetime, timezone
 from typing import Literal
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from llm_inference.config.section import Section
-from llm_inference.config.values import ListOf, Text
+from llm_inference.config.values import ListOf, Secret, Text
 
 _HASH = re.compile(r"(?:sha256:)?([0-9a-f]{64})")
 
@@ -52,7 +52,7 @@ class KeyConfig(Section):
     id: str | None = Field(
         default=None, pattern=r"^[A-Za-z0-9_.-]{1,64}$", description="In logs and ledger; null: made of the name."
     )
-    key: SecretStr | None = Field(default=None, min_length=1, description="The secret; better `${VAR}` than itself.")
+    key: Secret | None = Field(default=None, min_length=1, description="The secret; better `${VAR}` than itself.")
     key_hash: str | None = Field(default=None, description="SHA-256 of the secret in hex, instead of `key`.")
     expires: str | None = Field(default=None, description="ISO date or time (UTC) from which on it is not valid.")
     models: ListOf[Text] = Field(default=("*",), description="Globs of the models that it may use and see.")

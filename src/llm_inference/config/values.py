@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 import re
 from typing import Annotated, Any, Literal, TypeVar
+from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, WithJsonSchema
 
 DType = Literal["auto", "float32", "float16", "bfloat16"]
 Precision = Literal["auto", "float32", "float16", "bfloat16", "int8", "int4"]
@@ -33,7 +34,10 @@ def parse_size(value: Any) -> int:
     unit = _SIZE_UNITS.get(match[2].lower()) if match else None
     if match is None or unit is None:
         raise ValueError('must be a number of bytes or a size with its unit, such as "2GiB" or "512MB"')
-    return math.floor(float(match[1]) * unit)
+    size = float(match[1]) * unit
+    if math.isinf(size):
+        raise ValueError("is larger than any memory")
+    return math.floor(size)
 
 
 def parse_precision(value: Any) -> Any:
@@ -64,12 +68,37 @@ def parse_urls(value: Any) -> Any:
     return value
 
 
+def check_urls(text: str) -> None:
+    """Of servers, with white space or commas between them."""
+    for url in re.split(r"[\s,]+", text.strip()):
+        parts = urlsplit(url)
+        try:
+            host = (parts.hostname or "").encode("idna")
+        except UnicodeError:
+            host = b""
+        if parts.scheme not in ("http", "https", "grpc") or not host.strip(b"."):
+            raise ValueError('must begin with http:// or https:// and name a host, such as "http://10.0.0.5:8000"')
+        if parts.port == 0:  # asking for it raises `ValueError` for what is none
+            raise ValueError("nobody listens on port 0")
+
+
 def parse_warmup(value: Any) -> Any:
     """False means no prompts; True would say nothing and is refused."""
     if value is False:
         return ()
     if not isinstance(value, (list, tuple)):
         raise ValueError("must be a list of prompts, or false for no warm-up")
+    return value
+
+
+def check_secret(value: SecretStr) -> SecretStr:
+    """A key as a header can carry it. Files often end with a line break, which then is in the variable, too."""
+    text = value.get_secret_value()
+    if not (text.isascii() and text.isprintable()) or text != text.strip():
+        raise ValueError(
+            "holds white space at its end, a line break or another character that no header carries; "
+            "look at what fills it"
+        )
     return value
 
 
@@ -91,6 +120,7 @@ ByteSize = Annotated[
     WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string"}]}),
 ]
 Text = Annotated[str, Field(min_length=1)]
+Secret = Annotated[SecretStr, AfterValidator(check_secret)]
 _URL = {"type": "string", "minLength": 1}
 RemoteUrls = Annotated[
     Text,

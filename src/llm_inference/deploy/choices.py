@@ -44,6 +44,11 @@ class Choices:
     scale_on: ScaleOn = "waiting"
     cache: Cache = "shared"
     storage_class: str | None = None
+    cpu_set: tuple[int, ...] = ()
+    nodes: int = 1
+    inference_pool: bool = False
+    picker_image: str | None = None
+    config_file: str = "config.yaml"
 
     def __post_init__(self) -> None:
         for flag, text in (("--name", self.name), ("--namespace", self.namespace)):
@@ -52,8 +57,9 @@ class Choices:
                     f"{flag}: {text!r} is no name for Kubernetes: small letters, digits and dashes, a letter first, "
                     "40 at most"
                 )
-        if not _IMAGE.fullmatch(self.image):
-            raise ConfigError(f"--image: {self.image!r} is no image such as registry.example.org/llm-inference:0.1.0")
+        for flag, image in (("--image", self.image), ("--picker-image", self.picker_image)):
+            if image is not None and not _IMAGE.fullmatch(image):
+                raise ConfigError(f"{flag}: {image!r} is no image such as registry.example.org/llm-inference:0.1.0")
         for flag, host in (("--hostname", self.hostname), ("--storage-class", self.storage_class)):
             if host is not None and not _HOST.fullmatch(host):
                 raise ConfigError(f"{flag}: {host!r} is no name of small letters, digits, dashes and dots")
@@ -65,9 +71,42 @@ class Choices:
             ("--memory", self.memory_bytes),
             ("--gpu-memory", self.gpu_memory_bytes),
             ("--load-time-s", self.load_time_s),
-            ("--replicas", self.replicas),
+            ("--replicas", self.replicas or self.autoscaler == "keda"),
+            ("--nodes", self.nodes),
         ):
             if number is not None and number <= 0:
                 raise ConfigError(f"{flag}: must be above 0")
+        if not re.fullmatch(r"[A-Za-z0-9._/-]+", self.config_file):
+            raise ConfigError(f"{self.config_file!r}: name the file with letters, digits, dots, dashes, slashes")
+        if self.inference_pool and self.picker_image is None:
+            raise ConfigError(
+                "--inference-pool: say which endpoint picker answers the gateway: --picker-image IMAGE, one of the "
+                "Gateway API inference extension"
+            )
         if self.max_replicas < self.replicas:
             raise ConfigError(f"--max-replicas is {self.max_replicas}, below the {self.replicas} of --replicas")
+
+
+def parse_cpu_set(text: str) -> tuple[int, ...]:
+    """Numbers of CPUs from a list such as `2-5,8`, each once, in order. Raises `ConfigError`."""
+    found: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not re.fullmatch(r"[0-9]{1,4}", first) or (dash and not re.fullmatch(r"[0-9]{1,4}", last)):
+            raise ConfigError(f"--cpu-set: {text!r} is no list of CPUs such as 2-5 or 0,2,4")
+        numbers = range(int(first), int(last or first) + 1)
+        if not numbers:
+            raise ConfigError(f"--cpu-set: {part.strip()} begins above its end")
+        found.update(numbers)
+    return tuple(sorted(found))
+
+
+def show_cpu_set(cpus: tuple[int, ...]) -> str:
+    """As the kernel, Docker and systemd write it: `2-5,8`."""
+    runs: list[list[int]] = []
+    for cpu in cpus:
+        if runs and runs[-1][1] == cpu - 1:
+            runs[-1][1] = cpu
+        else:
+            runs.append([cpu, cpu])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)

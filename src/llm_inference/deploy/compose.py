@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from llm_inference.deploy import docker, monitoring, pins
+from llm_inference.deploy.choices import show_cpu_set
 from llm_inference.deploy.config_file import deployed_config
 from llm_inference.deploy.facts import CACHE_PATH, DeploymentFacts
 from llm_inference.deploy.quoting import compose_scalar
@@ -22,6 +23,7 @@ def render_compose(facts: DeploymentFacts) -> dict[str, str]:
         kinds=docker.kinds(facts),
         secrets=config.secrets,
         pins=pins,
+        cpu_set=show_cpu_set(facts.choices.cpu_set),
         cache_path=CACHE_PATH,
         period_s=PROBE_PERIOD_S,
     )

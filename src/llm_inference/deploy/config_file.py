@@ -14,7 +14,10 @@ from typing import Any, Literal
 from pydantic import BaseModel, SecretStr
 
 from llm_inference.config.document import dotted
+from llm_inference.config.schema import ModelConfig
+from llm_inference.deploy import multi_node
 from llm_inference.deploy.facts import DeploymentFacts
+from llm_inference.deploy.needs import ModelNeeds
 from llm_inference.deploy.quoting import comment_text, yaml_scalar
 from llm_inference.errors import ConfigError
 
@@ -70,8 +73,8 @@ class DeployedConfig:
 def deployed_config(facts: DeploymentFacts, place: Literal["container", "host"]) -> DeployedConfig:
     """`place`: a container has its own paths and listens on every interface; a host keeps what the config says."""
     writer = _Writer(facts, in_container=place == "container")
-    telemetry = writer.telemetry()
-    data = {"api": writer.api(), **telemetry, "models": [writer.model(index) for index in range(len(facts.needs))]}
+    data = {"api": writer.api(), **writer.sections()}
+    data["models"] = [writer.model(index) for index in range(len(facts.needs))]
     return DeployedConfig(data, tuple(writer.secrets), writer.comments)
 
 
@@ -95,18 +98,29 @@ class _Writer:
         said["log_format"] = "json"
         return said
 
-    def telemetry(self) -> dict[str, Any]:
-        """Under its own key, where anything of it was said."""
-        said = self._section(self._facts.config.telemetry, ("telemetry",))
-        return {"telemetry": said} if said else {}
+    def sections(self) -> dict[str, Any]:
+        """What is neither `api` nor `models`, each under its own key, where anything of it was said."""
+        config = self._facts.config
+        found: dict[str, Any] = {}
+        for name in type(config).model_fields:
+            if name not in ("api", "models"):
+                said = self._section(getattr(config, name), (name,))
+                found |= {name: said} if said else {}
+        return found
 
     def model(self, index: int) -> dict[str, Any]:
         model, need = self._facts.config.models[index], self._facts.needs[index]
         path: Path = ("models", index)
         said: dict[str, Any] = {"name": _literal(model.name), "model": _literal(model.model)}
         said |= {key: value for key, value in self._section(model, path).items() if key not in said}
-        if need.place != "remote" or model.engine != "auto":
+        if model.engine == "ray":
+            said["ray"] = self._ray(index, path)
+        elif need.place != "remote" or model.engine != "auto":
             said["engine"] = need.engine
+        nodes = self._facts.choices.nodes
+        if nodes > 1:
+            said["engine_args"] = said.get("engine_args", {}) | multi_node.leader_args(nodes)
+            self._comment(path, "engine_args", f"this machine is the first of {nodes}")
         if need.local_path is not None:
             target = self._targets[need.local_path] if self._in_container else need.local_path
             said["model"] = _literal(target)
@@ -118,6 +132,17 @@ class _Writer:
             self._comment(path, "kv_cache_memory", "pinned: the memory limit was computed with it")
         if need.place in ("cpu", "cuda") and need.engine == "native" and model.device == "auto":
             said["device"] = need.place
+        return said
+
+    def _ray(self, index: int, path: Path) -> dict[str, Any]:
+        """What both sides must know: those who deploy the application, and the gateway that finds it."""
+        model, need = self._facts.config.models[index], self._facts.needs[index]
+        said = self._section(model.ray, (*path, "ray"))
+        said |= {"engine": need.engine, "address": model.ray.address or "auto", "attach": True}
+        said["num_gpus"] = model.ray.num_gpus if model.ray.num_gpus is not None else num_gpus(model, need)
+        said["resources"] = dict(model.ray.resources) | {engine_resource(index): 1}
+        self._comment((*path, "ray"), "attach", "the replicas are Ray's; this service finds them")
+        self._comment((*path, "ray"), "resources", "offered by the machines that are sized for a replica of this model")
         return said
 
     def _comment(self, path: Path, key: str, why: str) -> None:
@@ -178,6 +203,16 @@ class _Writer:
             name += "_2"
         self.secrets.append(SecretVariable(name, comment_text(dotted(path))))
         return f"${{{name}}}"
+
+
+def engine_resource(index: int) -> str:
+    """What a Ray node offers that has room for one replica of the model at `index`."""
+    return f"engine-{index + 1}"
+
+
+def num_gpus(model: ModelConfig, need: ModelNeeds) -> int:
+    """GPUs of one engine."""
+    return model.tensor_parallel_size if need.place == "cuda" else 0
 
 
 def _literal(text: str) -> str:

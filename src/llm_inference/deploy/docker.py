@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Literal
 
 from llm_inference.deploy import pins
+from llm_inference.deploy.choices import show_cpu_set
 from llm_inference.deploy.config_file import DeployedConfig, deployed_config
 from llm_inference.deploy.facts import CACHE_PATH, CONFIG_PATH, DeploymentFacts
 from llm_inference.deploy.quoting import dockerfile_text, json_text, yaml_scalar
@@ -37,7 +38,7 @@ def build_files(facts: DeploymentFacts) -> dict[str, str]:
     """Everything that `docker build` reads."""
     files = {f"Dockerfile.{kind}": _dockerfile(facts, kind) for kind in kinds(facts)}
     files[".dockerignore"] = _DOCKERIGNORE
-    files["constraints.txt"] = _constraints()
+    files["constraints.txt"] = _constraints(facts)
     files["wheels/README.md"] = _WHEELS
     return files
 
@@ -77,6 +78,7 @@ def _dockerfile(facts: DeploymentFacts, kind: Kind) -> str:
         cache_path=CACHE_PATH,
         period_s=PROBE_PERIOD_S,
         secrets=deployed_config(facts, "container").secrets,
+        cpu_set=show_cpu_set(facts.choices.cpu_set),
         title=", ".join(model.name for model in facts.config.models),
         yaml=yaml_scalar,
         json=json_text,
@@ -86,12 +88,14 @@ def _dockerfile(facts: DeploymentFacts, kind: Kind) -> str:
 def _extras(facts: DeploymentFacts, kind: Kind) -> list[str]:
     """Extras of our package: what the configuration may come to use without a new image, and what it needs."""
     extras = ["cpu", "store"] if kind == "cpu" else ["store"]
+    extras += ["ray"] if facts.on_ray else []
     return [*extras, "triton"] if any(need.engine == "triton" for need in facts.needs) else extras
 
 
-def _constraints() -> str:
+def _constraints(facts: DeploymentFacts) -> str:
     head = "# Versions in the image. Raise them here, build, run your tests, deploy.\n"
-    return head + "".join(f"{package}\n" for package in pins.PACKAGES)
+    packages = [*pins.PACKAGES, *([f"ray=={pins.RAY_VERSION}"] if facts.on_ray else [])]
+    return head + "".join(f"{package}\n" for package in packages)
 
 
 _DOCKERIGNORE = """\

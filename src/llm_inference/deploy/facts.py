@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from llm_inference.config.schema import ServerConfig
-from llm_inference.deploy import sizing
+from llm_inference.deploy import multi_node, sizing
 from llm_inference.deploy.choices import Choices
 from llm_inference.deploy.needs import ModelNeeds
 from llm_inference.deploy.pins import ENGINE_PACKAGES
@@ -64,6 +64,11 @@ class DeploymentFacts:
         return any(need.place != "remote" and need.local_path is None for need in self.needs)
 
     @property
+    def on_ray(self) -> bool:
+        """Whether some engine runs in replicas on a Ray cluster."""
+        return any(model.engine == "ray" for model in self.config.models)
+
+    @property
     def has_keys(self) -> bool:
         """Whether callers must send a key."""
         api = self.config.api
@@ -72,6 +77,13 @@ class DeploymentFacts:
     def require_cluster(self, target: str) -> None:
         """As `require_container`, and for what several pods cannot share."""
         self.require_container(target)
+        if self.choices.cpu_set:
+            raise ConfigError(
+                f"--cpu-set: in {target} the kubelet chooses the CPUs; where its CPU manager is `static` those of a "
+                "pod are its own, since they are whole: say how many with --cpus"
+            )
+        if self.choices.nodes > 1 and target != "kubernetes":
+            raise ConfigError(f"--nodes: {target} has no form for a model over several machines; use kubernetes")
         if self.choices.max_replicas > 1:
             for key in ("key_store", "ledger"):
                 if (getattr(self.config.api, key) or "").startswith("sqlite"):
@@ -82,6 +94,8 @@ class DeploymentFacts:
 
     def require_container(self, target: str) -> None:
         """Raises `ConfigError` for what no container of ours can do."""
+        if self.on_ray and target != "ray":
+            raise ConfigError(f"engine: ray: {target} makes no Ray cluster; use `deploy ray`")
         if self.config.api.uds is not None:
             raise ConfigError(f"api.uds: nobody outside a container reaches its Unix socket; leave it out for {target}")
         for model, need in zip(self.config.models, self.needs, strict=True):
@@ -114,6 +128,7 @@ class DeploymentFacts:
 def compute_facts(config: ServerConfig, needs: Sequence[ModelNeeds], choices: Choices) -> DeploymentFacts:
     """`needs` are in the order of `config.models`. Raises `ConfigError` for combinations that cannot work."""
     _refuse_impossible(config, needs)
+    multi_node.refuse_impossible(config, needs, choices.nodes)
     memory_bytes, memory = sizing.memory(config, needs, choices)
     num_gpus, gpus = sizing.gpus(config, needs, choices)
     num_cpus, cpus = sizing.cpus(config, needs, choices)
@@ -121,7 +136,7 @@ def compute_facts(config: ServerConfig, needs: Sequence[ModelNeeds], choices: Ch
     times, of_time = sizing.times(config, needs, choices)
     port = config.api.port or CONTAINER_PORT
     engines = [
-        Figure(f"engine of {model.name}", need.engine, "; ".join(filter(None, (need.engine_why, need.sizes_why))))
+        Figure(f"engine of {model.deployment}", need.engine, "; ".join(filter(None, (need.engine_why, need.sizes_why))))
         for model, need in zip(config.models, needs, strict=True)
     ]
     return DeploymentFacts(
@@ -156,10 +171,6 @@ def _refuse_impossible(config: ServerConfig, needs: Sequence[ModelNeeds]) -> Non
             )
         if need.engine == "native" and model.tensor_parallel_size > 1:
             raise ConfigError(f"{model.name}: the native engine runs a model on one GPU; choose `engine: vllm`")
-        if need.engine == "native" and model.replicas > 1:
-            raise ConfigError(
-                f"{model.name}: replicas: the native engine runs one in a service; deploy more services (--replicas)"
-            )
     if config.api.port and config.api.port < 1024:
         raise ConfigError(
             f"api.port: {config.api.port} needs root, and the service runs without; use 8000 here and map the port"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from llm_inference.deploy import monitoring
+from llm_inference.deploy import monitoring, multi_node
 from llm_inference.deploy.config_file import deployed_config
 from llm_inference.deploy.facts import CACHE_PATH, MODELS_PATH, DeploymentFacts
 from llm_inference.deploy.quoting import yaml_scalar
@@ -21,7 +21,7 @@ from llm_inference.deploy.sizing import GIB, MIB, PROBE_PERIOD_S, SHARED_MEMORY_
 from llm_inference.deploy.templating import Raw, render
 from llm_inference.errors import ConfigError
 
-_BASE = ("namespace", "deployment", "service", "networkpolicy")
+_BASE = ("namespace", "service", "networkpolicy")
 _OPTIONAL = ("pdb", "hpa", "keda")
 #: Sequences that run at once where the configuration does not say: the native engine's defaults,
 #: and a guess for servers elsewhere.
@@ -53,15 +53,26 @@ def render_kubernetes(facts: DeploymentFacts) -> dict[str, str]:
     facts.require_cluster("kubernetes")
     config = deployed_config(facts, "container")
     values = _values(facts)
+    several_nodes = facts.choices.nodes > 1
 
     def text(name: str, **more: Any) -> str:
         return render(f"kubernetes/{name}.yaml.j2", yaml_scalar, **values, **more)
 
     files = {f"base/{name}.yaml": text(name) for name in _BASE}
+    pod = Raw(text("pod"))
+    if several_nodes:
+        multi_node.refuse_secrets(config.secrets)
+        more = {"worker_command": multi_node.worker_command(facts), "worker_env": multi_node.worker_env(facts)}
+        worker = Raw(text("worker", **more))
+        files["base/leaderworkerset.yaml"] = text("leaderworkerset", pod=pod, worker=worker)
+    else:
+        files["base/deployment.yaml"] = text("deployment", pod=pod)
     files["base/config.yaml"] = config.text()
     if (facts.choices.cache == "shared" and facts.fetches) or facts.mounts:
         files["base/volumes.yaml"] = text("volumes")
     files["base/kustomization.yaml"] = text("base", resources=sorted(_resources(files)))
+    if several_nodes:
+        files["base/names.yaml"] = multi_node.NAMES
     for name in _OPTIONAL:
         files |= _component(name, text(name))
     files["components/hpa/prometheus-adapter.values.yaml"] = text("adapter")
@@ -73,6 +84,9 @@ def render_kubernetes(facts: DeploymentFacts) -> dict[str, str]:
             raise ConfigError("--hostname: api.api_prefix is empty, so a route could not leave /metrics out; set /v1")
         files |= _component("ingress", text("ingress"))
         files |= _component("gateway", text("gateway"))
+    if facts.choices.inference_pool:
+        _refuse_pool(facts)
+        files |= _component("inference-pool", text("pool"))
     if config.secrets:
         files["secret.example.yaml"] = text("secret")
     files["overlays/dev/kustomization.yaml"] = text("overlay_dev")
@@ -131,6 +145,8 @@ def _values(facts: DeploymentFacts) -> dict[str, Any]:
         "models_size": f"{max(math.ceil(sum(need.disk_bytes for need in facts.needs) * 1.2 / GIB), 1)}Gi",
         "shared_cache": facts.choices.cache == "shared" and facts.fetches,
         "several": facts.choices.max_replicas > 1,
+        "nodes": facts.choices.nodes,
+        "workload": _workload(facts),
         "period_s": PROBE_PERIOD_S,
         "secrets": deployed_config(facts, "container").secrets,
         "scaling": scaling(facts),
@@ -139,6 +155,21 @@ def _values(facts: DeploymentFacts) -> dict[str, Any]:
         "timeout_s": timeout,
         "prefix": api.api_prefix or "/",
     }
+
+
+def _workload(facts: DeploymentFacts) -> dict[str, str]:
+    """What an autoscaler scales."""
+    if facts.choices.nodes > 1:
+        return {"api": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet"}
+    return {"api": "apps/v1", "kind": "Deployment"}
+
+
+def _refuse_pool(facts: DeploymentFacts) -> None:
+    facts.require_keys("--inference-pool")
+    if not facts.config.api.api_prefix:
+        raise ConfigError("--inference-pool: api.api_prefix is empty, so a route could not leave /metrics out; set /v1")
+    if not facts.config.api.open_metrics:
+        raise ConfigError("--inference-pool: the endpoint picker reads /metrics without a key; set api.open_metrics")
 
 
 def egress_ports(facts: DeploymentFacts) -> list[int]:
@@ -155,7 +186,8 @@ def egress_ports(facts: DeploymentFacts) -> list[int]:
 
 
 def _resources(files: dict[str, str]) -> list[str]:
-    return [path.removeprefix("base/") for path in files if path != "base/config.yaml"]
+    no_objects = ("base/config.yaml", "base/names.yaml")
+    return [path.removeprefix("base/") for path in files if path not in no_objects]
 
 
 def _component(name: str, text: str) -> dict[str, str]:

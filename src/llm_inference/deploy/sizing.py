@@ -76,16 +76,18 @@ def memory(config: ServerConfig, needs: Sequence[ModelNeeds], choices: Choices) 
     parts = [f"gateway {show_bytes(gateway_bytes(config))}"]
     total = gateway_bytes(config)
     for model, need in zip(config.models, needs, strict=True):
-        own = host_bytes(model, need)
+        own = math.ceil(host_bytes(model, need) / choices.nodes)
         total += own
         if need.place == "cpu":
             whole = f"(weights {show_bytes(need.weight_bytes)} + KV cache {show_bytes(need.kv_bytes)} + workspace "
             whole += (
                 f"{show_bytes(need.workspace_bytes)}) / {model.gpu_memory_utilization:g} + {show_bytes(CORE_BYTES)}"
             )
-            parts.append(f"{model.name}: {whole} for torch")
+            parts.append(f"{_times(model)}{model.deployment}: {whole} for torch")
         elif need.place == "cuda":
-            parts.append(f"{model.name}: {show_bytes(own)}, an estimate for processes that drive GPUs and for loading")
+            parts.append(
+                f"{model.deployment}: {show_bytes(own)}, an estimate for processes that drive GPUs and for loading"
+            )
     rounded = math.ceil(total / ROUND_BYTES) * ROUND_BYTES
     if choices.memory_bytes is not None:
         if choices.memory_bytes < total:
@@ -107,9 +109,14 @@ def host_bytes(model: ModelConfig, need: ModelNeeds) -> int:
     if need.place == "remote" or need.engine == "fake":
         return 0
     if need.place == "cuda":
-        return GPU_PROCESS_BYTES * model.tensor_parallel_size + need.weight_bytes
+        return model.replicas * (GPU_PROCESS_BYTES * model.tensor_parallel_size + need.weight_bytes)
     data = need.weight_bytes + need.kv_bytes + need.workspace_bytes
-    return math.ceil(data / model.gpu_memory_utilization) + CORE_BYTES
+    return model.replicas * (math.ceil(data / model.gpu_memory_utilization) + CORE_BYTES)
+
+
+def _times(model: ModelConfig) -> str:
+    """Each replica is a process of its own, with weights of its own."""
+    return f"{model.replicas} × " if model.replicas > 1 else ""
 
 
 def gpus(config: ServerConfig, needs: Sequence[ModelNeeds], choices: Choices) -> tuple[int, Figure]:
@@ -117,12 +124,13 @@ def gpus(config: ServerConfig, needs: Sequence[ModelNeeds], choices: Choices) ->
     shares: dict[int, float] = {}
     reasons = []
     for model, need in zip(config.models, needs, strict=True):
-        if need.place != "cuda":
+        if need.place != "cuda" or model.engine == "ray":  # replicas of Ray are pods of their own
             continue
         first = int(model.device.partition(":")[2] or 0)
-        for index in range(first, first + model.tensor_parallel_size):
-            shares[index] = shares.get(index, 0.0) + model.gpu_memory_utilization
-        reasons.append(f"{model.name}: tensor_parallel_size {model.tensor_parallel_size}")
+        for index in range(first, first + model.tensor_parallel_size // choices.nodes):
+            shares[index] = shares.get(index, 0.0) + model.gpu_memory_utilization * model.replicas
+        over = f" over {choices.nodes} machines" if choices.nodes > 1 else ""
+        reasons.append(f"{model.deployment}: tensor_parallel_size {model.tensor_parallel_size}{over}")
         _refuse_too_large(model, need, choices)
     for index, share in shares.items():
         if share > 1:
@@ -149,15 +157,20 @@ def _refuse_too_large(model: ModelConfig, need: ModelNeeds, choices: Choices) ->
 
 
 def cpus(config: ServerConfig, needs: Sequence[ModelNeeds], choices: Choices) -> tuple[int, Figure]:
-    workers, cores = config.api.workers, sum(need.place == "cpu" and need.engine != "fake" for need in needs)
-    on_gpu = sum(
-        2 * model.tensor_parallel_size for model, need in zip(config.models, needs, strict=True) if need.place == "cuda"
-    )
+    """Raises `ConfigError` when two choices name different numbers of CPUs."""
+    workers, both = config.api.workers, list(zip(config.models, needs, strict=True))
+    cores = sum(model.replicas for model, need in both if need.place == "cpu" and need.engine != "fake")
+    on_gpu = sum(2 * model.tensor_parallel_size * model.replicas for model, need in both if need.place == "cuda")
+    on_gpu = math.ceil(on_gpu / choices.nodes)
     count = workers + 4 * cores + on_gpu
     why = f"{workers} for the gateway"
-    why += f", 4 for each of {cores} models on CPUs (a start: prompts are faster with more)" if cores else ""
+    why += f", 4 for each of {cores} engines on CPUs (a start: prompts are faster with more)" if cores else ""
     why += f", {on_gpu} for processes that feed GPUs" if on_gpu else ""
-    if choices.cpus is not None:
+    if choices.cpu_set:
+        count, why = len(choices.cpu_set), "--cpu-set"
+        if choices.cpus not in (None, count):
+            raise ConfigError(f"--cpus is {choices.cpus}, but --cpu-set names {count} CPUs; leave one of the two out")
+    elif choices.cpus is not None:
         count, why = choices.cpus, "--cpus"
     why += "; whole ones, limit = request: the core starts one thread for each CPU of its quota"
     return count, Figure("CPUs", str(count), why)
@@ -176,7 +189,11 @@ def times(config: ServerConfig, needs: Sequence[ModelNeeds], choices: Choices) -
         load, how = download + choices.load_time_s, f"measured {choices.load_time_s:g} s (--load-time-s)"
     else:
         own = [need for need in needs if need.place != "remote"]
-        start = sum(START_S.get(need.engine, OTHER_START_S) for need in own)
+        start = sum(
+            START_S.get(need.engine, OTHER_START_S) * model.replicas
+            for model, need in zip(config.models, needs, strict=True)
+            if need.place != "remote"
+        )
         read = sum(need.weight_bytes for need in own) / READ_BYTES_PER_S
         load, how = download + start + read, f"an estimate: engine {start} s, reading weights {read:.0f} s"
     how += f"; first download {download:.0f} s at 25 MB/s" if download >= 1 else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from llm_inference.deploy.choices import show_cpu_set
 from llm_inference.deploy.config_file import deployed_config
 from llm_inference.deploy.docker import secrets_example
 from llm_inference.deploy.facts import DeploymentFacts
@@ -33,6 +34,7 @@ def render_systemd(facts: DeploymentFacts) -> dict[str, str]:
         name=name,
         program=PROGRAM,
         secrets=config.secrets,
+        cpu_set=show_cpu_set(facts.choices.cpu_set or tuple(range(facts.cpus))),
         # Not quoted: the rest of the line is the text.
         description=comment_text(f"llm-inference: {', '.join(m.name for m in facts.config.models)}").replace("%", "%%"),
         memory_mib=facts.memory_bytes // MIB,

@@ -16,6 +16,7 @@ from llm_inference.engine.types import (
     Prompt,
     TokenizeResult,
 )
+from llm_inference.telemetry.profiling.figures import ProfileOrder, ProfileResult
 
 #: What happens to a request field: the engine does it, we do it around the engine, or it is a 400 with the reason.
 Support = Literal["enforced", "emulated", "refused"]
@@ -64,6 +65,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     kv_cache_usage: float | None = None  # 0..1
     num_kv_blocks: int | None = None
     num_free_kv_blocks: int | None = None
+    kv_block_size: int | None = None  # tokens
     prefix_cache_queries: int = 0  # tokens looked up
     prefix_cache_hits: int = 0  # tokens found
     num_preemptions: int = 0
@@ -140,3 +142,12 @@ class ReportsStats(Protocol):
     """Optional power: load figures for metrics and routing."""
 
     def stats(self) -> EngineStats: ...
+
+
+@runtime_checkable
+class Profiles(Protocol):
+    """Optional power: where the time of the next steps goes, while the engine goes on serving."""
+
+    async def profile(self, order: ProfileOrder) -> ProfileResult:
+        """One at a time. Raises `OverloadedError` while another one runs, `ServiceError` where the engine is away."""
+        ...

@@ -100,6 +100,7 @@ class FakeScript:
     reasoning: str = ""
     first_delay_s: float = 0.0
     delay_s: float = 0.0  # before every token
+    start_delay_s: float = 0.0  # before it is ready
     fail_after: int | None = None
     error: Exception | None = None  # default: an EngineError
     hang_after: int | None = None
@@ -140,6 +141,8 @@ class FakeEngine:
         self._num_generated_tokens = 0
 
     async def start(self) -> None:
+        if self.script.start_delay_s:
+            await asyncio.sleep(self.script.start_delay_s)
         self.health_now = Health(live=True, ready=True)
 
     async def stop(self, grace_s: float) -> None:

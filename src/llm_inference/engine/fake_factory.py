@@ -15,18 +15,21 @@ if TYPE_CHECKING:
 
 
 class _Delays(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Seconds before the first token, and before every token."""
+    """Seconds before the first token, before every token, and before the engine is ready."""
 
     first_delay_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
     delay_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    start_delay_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
 
 
 def create(model: ModelConfig, context: EngineContext) -> FakeEngine:
-    """Repeats what it is told. `engine_args` may be `first_delay_s` and `delay_s`. Raises `ConfigError`."""
+    """Repeats what it is told. `engine_args` may be its delays. Raises `ConfigError`."""
     batch = model.max_batch_size or model.max_num_seqs or 8
     try:
         delays = msgspec.convert(model.engine_args, _Delays)
     except msgspec.ValidationError as exc:
-        raise ConfigError(f"{model.name}: engine_args of 'fake' are first_delay_s and delay_s: {exc}") from exc
-    script = FakeScript(first_delay_s=delays.first_delay_s, delay_s=delays.delay_s)
+        raise ConfigError(
+            f"{model.name}: engine_args of 'fake' are first_delay_s, delay_s and start_delay_s: {exc}"
+        ) from exc
+    script = FakeScript(first_delay_s=delays.first_delay_s, delay_s=delays.delay_s, start_delay_s=delays.start_delay_s)
     return FakeEngine(model.name, script=script, max_model_len=model.max_model_len or 4096, max_batch_size=batch)

@@ -30,6 +30,8 @@ from llm_inference.errors import EngineError, StartupError
 
 _MARK = "LLM_INFERENCE_CHILD"
 _KEPT_LINES = 200
+#: Of a kept line: progress bars are one line that never ends.
+_MAX_LINE_CHARS = 2000
 _SHOWN_LINES = 10
 _SHOWN_COMPLAINTS = 5
 #: The end of a traceback, or what a program in another language says: `ValueError: …`, `error: …`.
@@ -156,7 +158,10 @@ class Child:
         argv = (sys.executable, "-I", "-S", str(_SHIM), str(os.getpid()), *spec.argv)
         self._tail.clear()
         # A pipe of our own: with asyncio's, `wait()` would also wait for grandchildren that hold it open.
-        read_end, write_end = os.pipe()
+        try:
+            read_end, write_end = os.pipe()
+        except OSError as exc:  # too many open files: brought back later, as from any other failure
+            raise StartupError(f"cannot start {spec.name}: {exc}") from exc
         try:
             self._process = await asyncio.create_subprocess_exec(
                 *argv,
@@ -255,7 +260,7 @@ class Child:
                 if not raw:
                     return
                 line = raw.decode("utf-8", "replace").rstrip("\r\n")
-                self._tail.append(line)
+                self._tail.append(line[:_MAX_LINE_CHARS])
                 self._spec.on_line(line)
         finally:
             transport.close()

@@ -4,15 +4,16 @@ An engine's deltas often come in bursts: several events in one piece of data fro
 choices. Writing each by itself costs more than making it. Nothing is ever held back to wait for more.
 
     items      a b c . d . . e f          (. is a wait)
-    bursts     [a b c] [d] [e f]
+    take       a b c   d     e f
+    flush            |   |       |
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import suppress
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 ItemT = TypeVar("ItemT")
 
@@ -20,81 +21,85 @@ ItemT = TypeVar("ItemT")
 MAX_BURST = 128
 
 
-async def bursts(items: AsyncGenerator[ItemT, None], limit: int = MAX_BURST) -> AsyncGenerator[list[ItemT], None]:
-    """Lists of 1 to `limit` items, in their order. An error of `items` comes after what came before it.
+async def in_bursts(
+    items: AsyncGenerator[ItemT, None],
+    take: Callable[[ItemT], None],
+    flush: Callable[[], Awaitable[None]],
+    limit: int = MAX_BURST,
+) -> None:
+    """Give each item to `take`, and await `flush` after 1 to `limit` of them: before every wait, and at the end.
 
-    Closing it early ends a wait of `items` as a cancellation would; closing `items` is the caller's.
+    What `items` or `take` raises is raised after a `flush` of what came before it. A cancellation during `flush` ends
+    a wait of `items` that has begun as it would end any other; closing `items` is the caller's.
     """
-    found: list[ItemT] = []
+    num_taken = 0
     while True:
-        step = _Step(items)
+        step: Any = items.__anext__()
         try:
-            ended = step.begin()
+            waits_for = step.send(None)
+        except StopIteration as there:
+            item = there.value
         except StopAsyncIteration:
             break
         except BaseException:
-            if found:
-                yield found
+            if num_taken:
+                await flush()
             raise
-        if not ended:
-            if found:
+        else:
+            waiting = _Waiting(step, waits_for)
+            if num_taken:
+                num_taken = 0
                 try:
-                    yield found
+                    await flush()
                 except BaseException:
                     with suppress(StopAsyncIteration, asyncio.CancelledError):
-                        await step.cancelled()
+                        await waiting.cancelled()
                     raise
-                found = []
             try:
-                await step
+                item = await waiting
             except StopAsyncIteration:
                 return
-        found.append(step.item)
-        if len(found) >= limit:
-            yield found
-            found = []
-    if found:
-        yield found
-
-
-class _Step(Generic[ItemT]):
-    """One `__anext__` that is begun at once and awaited, if it has to wait, later. See PEP 380 for the delegation."""
-
-    __slots__ = ("_steps", "_waits_for", "item")
-
-    item: ItemT
-
-    def __init__(self, items: AsyncGenerator[ItemT, None]) -> None:
-        self._steps: Any = items.__anext__()
-        self._waits_for: Any = None
-
-    def begin(self) -> bool:
-        """Whether the item is there. Raises what the generator raises, `StopAsyncIteration` at its end."""
         try:
-            self._waits_for = self._steps.send(None)
-        except StopIteration as stop:
-            self.item = stop.value
-            return True
-        return False
+            take(item)
+        except BaseException:
+            if num_taken:
+                await flush()
+            raise
+        num_taken += 1
+        if num_taken >= limit:
+            num_taken = 0
+            await flush()
+    if num_taken:
+        await flush()
+
+
+class _Waiting:
+    """One `__anext__` that has begun and waits for `waits_for`; to be awaited later. See PEP 380 for the delegation."""
+
+    __slots__ = ("_step", "_waits_for")
+
+    def __init__(self, step: Any, waits_for: Any) -> None:
+        self._step = step
+        self._waits_for = waits_for
 
     async def cancelled(self) -> None:
         """End the wait with `CancelledError`, and wait for what the generator does then."""
         try:
-            self._waits_for = self._steps.throw(asyncio.CancelledError())
+            self._waits_for = self._step.throw(asyncio.CancelledError())
         except StopIteration:
             return
         await self
 
-    def __await__(self) -> Generator[Any, Any, None]:
+    def __await__(self) -> Generator[Any, Any, Any]:
+        step = self._step
         while True:
             try:
                 sent = yield self._waits_for
             except BaseException as error:
-                go_on, argument = self._steps.throw, error
+                go_on, argument = step.throw, error
             else:
-                go_on, argument = self._steps.send, sent
+                go_on, argument = step.send, sent
             try:
                 self._waits_for = go_on(argument)
             except StopIteration as stop:
-                self.item = stop.value
-                return
+                return stop.value

@@ -15,6 +15,7 @@ from contextlib import aclosing
 import msgspec
 
 from llm_inference.engine.base import Engine, ReportsStats
+from llm_inference.engine.held import Held
 from llm_inference.engine.types import GenerateRequest, SamplingParams
 from llm_inference.errors import LLMInferenceError
 from llm_inference.telemetry.metrics import Metrics
@@ -49,13 +50,22 @@ class Canary:
         """Until cancelled."""
         while True:
             await asyncio.sleep(interval_s)
-            await self.round()
+            try:
+                await self.round()
+            except Exception:  # an engine that a reload is just taking away may do anything
+                _LOG.exception("a round of the canary failed; the next one comes")
 
     async def round(self) -> None:
-        """Every idle engine once, one after the other."""
-        for name, engine in self._engines().items():
-            if engine.capabilities.generate and not _busy(engine):
+        """Every idle engine once, one after the other. Of what is served no more nothing is kept."""
+        for name, engine in dict(self._engines()).items():
+            if self._serves(name, engine) and engine.capabilities.generate and not _busy(engine):
                 await self._ask(name, engine)
+        for name in self.results.keys() - self._engines().keys():
+            del self.results[name]
+
+    def _serves(self, name: str, engine: Engine) -> bool:
+        """A reload may have taken it away, or put another one in its place."""
+        return self._engines().get(name) is engine
 
     async def _ask(self, name: str, engine: Engine) -> None:
         request = GenerateRequest(
@@ -76,6 +86,8 @@ class Canary:
             _LOG.exception("the canary of %s failed", name)
             reason = f"{type(error).__name__}: {error}"
         seconds = time.perf_counter() - begun
+        if not self._serves(name, engine):
+            return
         self.results[name] = CanaryResult(not reason, round(seconds, 6), time.time(), reason)
         self._metrics.count("canary_runs_total", (name, "failed" if reason else "ok"))
         self._metrics.observe("canary_seconds", (name,), seconds)
@@ -90,6 +102,8 @@ async def _drain(engine: Engine, request: GenerateRequest) -> None:
 
 
 def _busy(engine: Engine) -> bool:
+    if isinstance(engine, Held) and (engine.lazy or engine.state != "loaded"):
+        return True  # to ask it would load it, or keep it loaded
     if not isinstance(engine, ReportsStats):
         return False
     stats = engine.stats()

@@ -15,7 +15,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 from starlette.requests import ClientDisconnect
@@ -24,11 +24,10 @@ from starlette.types import Receive, Scope, Send
 
 from llm_inference.engine.base import Engine
 from llm_inference.engine.types import Delta, GenerateRequest, Usage
-from llm_inference.errors import EngineError, InvalidRequestError, LLMInferenceError
+from llm_inference.errors import EngineError, InvalidRequestError, LLMInferenceError, RequestTimeoutError
 from llm_inference.gateway import failure, sse
 from llm_inference.gateway.admission.turn import Turn
-from llm_inference.gateway.bursts import bursts
-from llm_inference.gateway.interrupt import Interrupt
+from llm_inference.gateway.bursts import in_bursts
 from llm_inference.gateway.record import RequestRecord, record_of
 from llm_inference.gateway.state import Gateway
 
@@ -36,8 +35,13 @@ _LOG = logging.getLogger("llm_inference.gateway")
 
 #: Log-probabilities, alternatives included, that one unstreamed answer may hold: some 200 MB while it is made.
 MAX_REPLY_LOGPROBS = 1_000_000
+#: Of all answers of one reply together, streams apart: no model says as much, whatever its context.
+MAX_REPLY_CHARS = 2**26
 #: With more than this many the answer is made in a thread.
 _THREAD_LOGPROBS = 20_000
+
+#: Seconds that a client has to take the error that ends its stream.
+_LAST_WORD_S = 5.0
 
 #: Deltas of several prompts that may wait while a slow client is written to.
 _QUEUE_SIZE = 256
@@ -76,6 +80,7 @@ class Run:
         self._requests = requests
         self._record = record
         self._usages: list[Usage | None] = [None] * len(requests)
+        self._unfinished = {(place, index) for place, one in enumerate(requests) for index in range(one.sampling.n)}
         self._num_tokens = 0
         #: Seen so far, alternatives included.
         self.num_logprobs = 0
@@ -83,6 +88,9 @@ class Run:
     @property
     def usage(self) -> Usage:
         """The sum over the prompts, as last told; at least the tokens seen, if an engine has told nothing yet."""
+        if len(self._usages) == 1:
+            only = self._usages[0] or Usage()
+            return msgspec.structs.replace(only, completion_tokens=max(only.completion_tokens, self._num_tokens))
         known = [usage for usage in self._usages if usage is not None]
         return Usage(
             prompt_tokens=sum(usage.prompt_tokens for usage in known),
@@ -91,27 +99,15 @@ class Run:
             reasoning_tokens=sum(usage.reasoning_tokens for usage in known),
         )
 
-    async def deltas(self) -> AsyncGenerator[tuple[int, Delta], None]:
-        """(prompt index, delta) as they come. Closing it closes every engine generator.
-
-        Raises the engine's error, and `EngineError` where the engine broke its contract: a choice that was aborted
-        or that never finished.
-        """
-        unfinished = {(place, index) for place, request in enumerate(self._requests) for index in _choices(request)}
+    def source(self) -> AsyncGenerator[Any, None]:
+        """What comes of the engine, for `note`. Closing it closes every engine generator. Raises the engine's error."""
         if len(self._requests) == 1:  # the usual case, without a generator between
-            async with aclosing(self._engine.generate(self._requests[0])) as generator:
-                async for delta in generator:
-                    self._note(0, delta, unfinished)
-                    yield 0, delta
-        else:
-            async with aclosing(self._merged()) as merged:
-                async for place, delta in merged:
-                    self._note(place, delta, unfinished)
-                    yield place, delta
-        if unfinished:
-            raise EngineError("The engine ended its output without finishing every choice; send the request again.")
+            return self._engine.generate(self._requests[0])
+        return self._merged()
 
-    def _note(self, place: int, delta: Delta, unfinished: set[tuple[int, int]]) -> None:
+    def note(self, item: Any) -> tuple[int, Delta]:
+        """(prompt index, delta) of an item of `source`. Raises `EngineError` where the engine has aborted a choice."""
+        place, delta = (0, item) if len(self._requests) == 1 else item
         self._num_tokens += len(delta.token_ids)
         if delta.logprobs:
             self.num_logprobs += sum(1 + len(entry.top) for entry in delta.logprobs)
@@ -121,7 +117,13 @@ class Run:
         if delta.finish_reason is not None:
             if delta.finish_reason in ("abort", "error"):
                 raise EngineError("The engine gave this request up before its end; send it again.")
-            unfinished.discard((place, delta.index))
+            self._unfinished.discard((place, delta.index))
+        return place, delta
+
+    def check_finished(self) -> None:
+        """At the end of `source`. Raises `EngineError` where the engine broke its contract: a choice never finished."""
+        if self._unfinished:
+            raise EngineError("The engine ended its output without finishing every choice; send the request again.")
 
     async def _merged(self) -> AsyncGenerator[tuple[int, Delta], None]:
         """Of several prompts, in the order in which they come."""
@@ -196,13 +198,13 @@ class _GenerationResponse(Response):
         record.headers += turn.headers
         run = Run(self._engine, requests, record)
         try:
-            await self._respond(run, turn.interrupt(), record, send)
+            await self._respond(run, turn, record, send)
         except OSError as error:  # how some ASGI servers say that the peer is gone
             raise ClientDisconnect from error
         finally:
             record.usage = run.usage
 
-    async def _respond(self, run: Run, interrupt: Interrupt, record: RequestRecord, send: Send) -> None:
+    async def _respond(self, run: Run, turn: Turn[GenerateRequest], record: RequestRecord, send: Send) -> None:
         raise NotImplementedError
 
 
@@ -215,20 +217,35 @@ class EventStream(_GenerationResponse):
         super().__init__(gateway, engine, requests)
         self._writer = writer
 
-    async def _respond(self, run: Run, interrupt: Interrupt, record: RequestRecord, send: Send) -> None:
+    async def _respond(self, run: Run, turn: Turn[GenerateRequest], record: RequestRecord, send: Send) -> None:
         record.stream = True
         writer = self._writer
+        counts = writer.continuous_usage
+        frames: list[bytes] = []
+
+        def take(item: Any) -> None:
+            """Frames are made of each delta as it comes: the usage so far is that of then."""
+            place, delta = run.note(item)
+            frames.append(writer.frames(place, delta, run.usage if counts else None))
+
+        async def flush() -> None:
+            if not record.status:
+                await send({"type": "http.response.start", "status": 200, "headers": list(sse.HEADERS)})
+            body = b"".join(frames)
+            frames.clear()
+            if body:
+                await send({"type": "http.response.body", "body": body, "more_body": True})
+
+        source = run.source()
         try:
-            # The interrupt is disarmed before the closing.
-            async with aclosing(self._frames(run)) as single, aclosing(bursts(single)) as together, interrupt:
-                async for burst in together:
-                    if not record.status:
-                        await send({"type": "http.response.start", "status": 200, "headers": list(sse.HEADERS)})
-                    frames = b"".join(burst)
-                    if frames:
-                        await send({"type": "http.response.body", "body": frames, "more_body": True})
-                last = writer.last(run.usage) + sse.DONE
-                await send({"type": "http.response.body", "body": last, "more_body": False})
+            try:
+                async with turn.interrupt():
+                    await in_bursts(source, take, flush)
+                    run.check_finished()
+                    last = writer.last(run.usage) + sse.DONE
+                    await send({"type": "http.response.body", "body": last, "more_body": False})
+            finally:
+                await source.aclose()
         except ClientDisconnect:
             raise
         except Exception as error:
@@ -238,14 +255,7 @@ class EventStream(_GenerationResponse):
             if not isinstance(error, LLMInferenceError):
                 _LOG.exception("unhandled error in the stream of request %s", record.request_id)
             record.error = failure.body_of(error).code
-            await send({"type": "http.response.body", "body": sse.frame(failure.encode(error)), "more_body": False})
-
-    async def _frames(self, run: Run) -> AsyncGenerator[bytes, None]:
-        """Those of each delta, made as it comes: the usage so far is that of then."""
-        writer = self._writer
-        async with aclosing(run.deltas()) as deltas:
-            async for place, delta in deltas:
-                yield writer.frames(place, delta, run.usage if writer.continuous_usage else None)
+            await _last_word(turn, send, sse.frame(failure.encode(error)))
 
 
 class WholeReply(_GenerationResponse):
@@ -257,16 +267,27 @@ class WholeReply(_GenerationResponse):
         super().__init__(gateway, engine, requests)
         self._collector = collector
 
-    async def _respond(self, run: Run, interrupt: Interrupt, record: RequestRecord, send: Send) -> None:
-        async with aclosing(run.deltas()) as deltas, interrupt:
-            async for place, delta in deltas:
-                self._collector.add(place, delta)
-                if run.num_logprobs > MAX_REPLY_LOGPROBS:
-                    raise InvalidRequestError(
-                        f"logprobs: the answer would hold more than {MAX_REPLY_LOGPROBS} log-probabilities; stream it, "
-                        "or ask for fewer alternatives, choices or prompts.",
-                        param="logprobs",
-                    )
+    async def _respond(self, run: Run, turn: Turn[GenerateRequest], record: RequestRecord, send: Send) -> None:
+        source = run.source()
+        num_chars = 0
+        try:
+            async with turn.interrupt():
+                async for item in source:
+                    place, delta = run.note(item)
+                    num_chars += len(delta.text) + len(delta.reasoning)
+                    num_chars += sum(len(call.arguments) for call in delta.tool_calls)
+                    if num_chars > MAX_REPLY_CHARS:
+                        raise EngineError(f"The engine goes on after {MAX_REPLY_CHARS} characters; it is broken.")
+                    self._collector.add(place, delta)
+                    if run.num_logprobs > MAX_REPLY_LOGPROBS:
+                        raise InvalidRequestError(
+                            f"logprobs: the answer would hold more than {MAX_REPLY_LOGPROBS} log-probabilities; "
+                            "stream it, or ask for fewer alternatives, choices or prompts.",
+                            param="logprobs",
+                        )
+                run.check_finished()
+        finally:
+            await source.aclose()
         if run.num_logprobs > _THREAD_LOGPROBS:
             body = await asyncio.to_thread(self._collector.body, run.usage)
         else:
@@ -276,5 +297,10 @@ class WholeReply(_GenerationResponse):
         await send({"type": "http.response.body", "body": body})
 
 
-def _choices(request: GenerateRequest) -> range:
-    return range(request.sampling.n)
+async def _last_word(turn: Turn[GenerateRequest], send: Send, frame: bytes) -> None:
+    """The stream's last frame, to a client that may have stopped reading: its place is not held for that."""
+    try:
+        async with turn.interrupt_after(_LAST_WORD_S):
+            await send({"type": "http.response.body", "body": frame, "more_body": False})
+    except RequestTimeoutError as error:
+        raise ClientDisconnect from error

@@ -37,6 +37,7 @@ class RequestRecord:
 
     request_id: str
     metrics: Metrics
+    nonce: str = ""  # 32 hexadecimal digits of this exchange alone; `request_id` may be the client's
     method: str = ""
     path: str = ""
     route: str = ""  # the template, never what the client sent; "": no route matched

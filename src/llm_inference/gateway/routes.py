@@ -11,8 +11,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from llm_inference.gateway import health, health_detail
-from llm_inference.gateway.admin import actions, replicas
-from llm_inference.gateway.admin.reloading import ReloadReport
+from llm_inference.gateway.admin import actions, profile, replicas
+from llm_inference.gateway.admin.fleet import ReloadReport
 from llm_inference.gateway.openai import batch, chat, completions, embeddings, models, protocol, replies, tokenize
 from llm_inference.gateway.tenants.key import RouteGroup
 from llm_inference.gateway.ui import status, usage
@@ -110,6 +110,18 @@ TOKENIZER_ROUTES: tuple[Route, ...] = (
 ADMIN_ROUTES: tuple[Route, ...] = (
     Route("GET", "/admin/models", replicas.models, "Replicas and tiers", answer=replicas.ModelsReport, tag="admin"),
     Route("POST", "/admin/reload", actions.reload, "Read the configuration anew", answer=ReloadReport, tag="admin"),
+    *(
+        Route(
+            "POST",
+            f"/admin/models/{action}",
+            actions.on_replicas(action),
+            summary,
+            actions.OnReplicas,
+            actions.Acted,
+            tag="admin",
+        )
+        for action, summary in actions.SUMMARIES.items()
+    ),
     Route(
         "POST",
         "/admin/tiers/restore",
@@ -117,6 +129,15 @@ ADMIN_ROUTES: tuple[Route, ...] = (
         "Let a demoted tier take requests again",
         actions.RestoreTier,
         actions.Restored,
+        tag="admin",
+    ),
+    Route(
+        "POST",
+        "/admin/profile",
+        profile.profile,
+        "Where the time of an engine's next steps goes",
+        profile.ProfileSteps,
+        profile.ProfileReport,
         tag="admin",
     ),
 )

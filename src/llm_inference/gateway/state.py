@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import dataclass, field
 from typing import cast
@@ -9,7 +10,7 @@ from typing import cast
 from starlette.requests import Request
 
 from llm_inference.engine.base import Engine
-from llm_inference.gateway.admin.reloading import Reload
+from llm_inference.gateway.admin.fleet import Fleet
 from llm_inference.gateway.admission.admission import Admission
 from llm_inference.gateway.canary import CanaryResult
 from llm_inference.gateway.routing.router import Router
@@ -29,7 +30,9 @@ class Gateway:
     admission: Admission
     tenants: Tenants | None = None
     recent: Recent = field(default_factory=Recent)
-    reload: Reload | None = None
+    fleet: Fleet | None = None  # who keeps the engines; None: nobody that could be asked
+    #: What operators have begun and may not have waited for.
+    acting: set[asyncio.Future[None]] = field(default_factory=set)
     warming_up: bool = False
     canary_results: dict[str, CanaryResult] = field(default_factory=dict)
     started: float = field(default_factory=time.monotonic)

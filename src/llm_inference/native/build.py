@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from llm_inference.errors import ConfigError, OutOfMemoryError, StartupError, UnsupportedModelError
+from llm_inference.errors import ConfigError, StartupError, UnsupportedModelError
 from llm_inference.model_spec import ModelSpec
-from llm_inference.native.budget import plan_memory
 from llm_inference.native.core import Core, EngineCore
 from llm_inference.native.encoder_core import EncoderCore
 from llm_inference.native.grammar import GrammarCompiler
 from llm_inference.native.kv_cache import KVCacheManager
-from llm_inference.native.loader import load_encoder, load_model, resolve_dtype
-from llm_inference.native.plan import load_tokenizer, make_grammars, memory_needs
+from llm_inference.native.loader import load_encoder, resolve_dtype
+from llm_inference.native.plan import load_tokenizer, make_grammars
+from llm_inference.native.runner import torch_build
+from llm_inference.native.runner.choice import BLOCK_SIZES
 from llm_inference.native.runner.torch_runner import TorchRunner
 from llm_inference.native.runner.warm_up import warm_up
 from llm_inference.native.sampler import Sampler
@@ -29,6 +30,7 @@ from llm_inference.native.stage_clock import StageClock
 from llm_inference.native.wire import CoreReport
 
 if TYPE_CHECKING:
+    from llm_inference.native.runner.compiled_runner import CompiledRunner
     from llm_inference.native.runner.openvino_runner import OpenVINORunner
 
 logger = logging.getLogger(__name__)
@@ -66,7 +68,7 @@ def _build_encoder(
     report = CoreReport(
         precision=setup.quantization or str(dtype).removeprefix("torch."),
         num_kv_blocks=0,
-        block_size=setup.block_size,
+        block_size=setup.block_size or BLOCK_SIZES["torch"],
         weight_bytes=encoder.num_bytes,
         kv_cache_bytes=0,
         runner=f"torch on {device}",
@@ -84,22 +86,27 @@ def _build_decoder(
     with ThreadPoolExecutor(1, thread_name_prefix="grammars") as beside:
         # Much of it is done outside the interpreter, as is much of loading.
         loading_grammars = beside.submit(_warm_grammars, directory, setup)
-        runner = _runner(setup, spec, dtype, device, clock)
-        num_blocks = setup.num_kv_blocks or _blocks_on_gpu(setup, spec, name, device)
+        parts = torch_build.choose_parts(setup, spec, dtype, device) if setup.runner == "torch" else None
+        block_size = parts.attention.block_size if parts is not None else setup.block_size or BLOCK_SIZES[setup.runner]
+        runner = _runner(setup, parts, spec, dtype, device, clock)
+        num_blocks = setup.num_kv_blocks or torch_build.blocks_on_gpu(parts, setup, spec, dtype, device)
         runner.allocate_kv_cache(num_blocks)
         clock.end("kv_cache")
         grammars = loading_grammars.result()
         clock.end("grammars")
-    if setup.runner == "openvino":
-        warm_up(runner, block_size=setup.block_size, num_blocks=num_blocks, max_tokens=setup.max_num_batched_tokens)
-        clock.end("warm_up")
-    kv = KVCacheManager(num_blocks, setup.block_size, setup.enable_prefix_caching)
+    if isinstance(runner, TorchRunner):
+        assert parts is not None
+        torch_build.start(runner, parts, setup, device, num_blocks)
+    else:
+        warm_up(runner, block_size=block_size, num_blocks=num_blocks, max_tokens=setup.max_num_batched_tokens)
+    clock.end("compile" if setup.compile else "warm_up")
+    kv = KVCacheManager(num_blocks, block_size, setup.enable_prefix_caching)
     scheduler = Scheduler(
         SchedulerConfig(
             max_num_seqs=setup.max_num_seqs,
             max_num_batched_tokens=setup.max_num_batched_tokens,
             max_model_len=setup.max_model_len,
-            block_size=setup.block_size,
+            block_size=block_size,
             max_prefill_tokens_with_decodes=setup.max_prefill_tokens_with_decodes,
             context_that_doubles_cost=spec.context_that_doubles_cost,
         ),
@@ -111,15 +118,15 @@ def _build_decoder(
         scheduler,
         Sampler(runner.vocab_size, device, num_valid_tokens=setup.num_valid_tokens),
         grammars,
-        block_size=setup.block_size,
+        block_size=block_size,
     )
     report = CoreReport(
         precision=setup.quantization or name,
         num_kv_blocks=num_blocks,
-        block_size=setup.block_size,
+        block_size=block_size,
         weight_bytes=runner.weight_bytes,
         kv_cache_bytes=num_blocks * runner.kv_block_bytes,
-        runner=f"{setup.runner} on {device}",
+        runner=f"{setup.runner} on {device}{'' if parts is None or device.type == 'cpu' else parts.title}",
         load_s=_rounded(clock),
     )
     logger.info(
@@ -128,7 +135,7 @@ def _build_decoder(
         report.precision,
         report.weight_bytes / 2**30,
         num_blocks,
-        setup.block_size,
+        block_size,
         report.kv_cache_bytes / 2**30,
     )
     logger.info("ready in %s", clock)
@@ -140,13 +147,44 @@ def _rounded(clock: StageClock) -> dict[str, float]:
 
 
 def _runner(
-    setup: CoreSetup, spec: ModelSpec, dtype: torch.dtype, device: torch.device, clock: StageClock
-) -> TorchRunner | OpenVINORunner:
-    directory, quantization = Path(setup.model_dir), setup.quantization
-    if setup.runner == "torch":
-        model = load_model(directory, spec, dtype=dtype, device=device, quantization=quantization, progress=False)
+    setup: CoreSetup,
+    parts: torch_build.TorchParts | None,
+    spec: ModelSpec,
+    dtype: torch.dtype,
+    device: torch.device,
+    clock: StageClock,
+) -> TorchRunner | OpenVINORunner | CompiledRunner:
+    if parts is not None:
+        torch_runner = torch_build.load_runner(parts, setup, spec, dtype, device)
         clock.end("weights")
-        return TorchRunner(model, block_size=setup.block_size)
+        return torch_runner
+    num_threads = setup.num_threads or torch.get_num_threads()
+    make = _compiled if setup.runner == "compiled" else _openvino
+    runner = make(setup, spec, dtype, num_threads, clock)
+    # What is left for torch is sampling: one pool of threads, the runner's.
+    torch.set_num_threads(1)
+    return runner
+
+
+def _compiled(
+    setup: CoreSetup, spec: ModelSpec, dtype: torch.dtype, num_threads: int, clock: StageClock
+) -> CompiledRunner:
+    from llm_inference.native.runner.compiled_runner import CompiledRunner
+
+    clock.end("imports")
+    return CompiledRunner(
+        Path(setup.model_dir),
+        spec,
+        dtype=dtype,
+        quantization=setup.quantization,
+        num_threads=num_threads,
+        clock=clock,
+    )
+
+
+def _openvino(
+    setup: CoreSetup, spec: ModelSpec, dtype: torch.dtype, num_threads: int, clock: StageClock
+) -> OpenVINORunner:
     try:
         from llm_inference.native.runner.openvino_runner import OpenVINORunner
     except ImportError as exc:
@@ -154,13 +192,16 @@ def _runner(
             f"the package openvino cannot be imported ({exc}); install it anew, or set `runner: torch`"
         ) from exc
     clock.end("imports")
-    num_threads = setup.num_threads or torch.get_num_threads()
-    runner = OpenVINORunner(
-        directory, spec, dtype=dtype, quantization=quantization, num_threads=num_threads, clock=clock
+    return OpenVINORunner(
+        Path(setup.model_dir),
+        spec,
+        dtype=dtype,
+        quantization=setup.quantization,
+        kv_cache_dtype=setup.kv_cache_dtype,
+        num_threads=num_threads,
+        count_nodes=setup.count_nodes,
+        clock=clock,
     )
-    # What is left for torch is sampling: one pool of threads, the runner's.
-    torch.set_num_threads(1)
-    return runner
 
 
 def _warm_grammars(directory: Path, setup: CoreSetup) -> GrammarCompiler | None:
@@ -186,25 +227,5 @@ def _device(name: str) -> torch.device:
     device = torch.device(name)
     if device.index is not None and device.index >= torch.cuda.device_count():
         raise ConfigError(f"device: {name} does not exist; there are {torch.cuda.device_count()} CUDA devices")
+    torch.cuda.set_device(device)  # streams and events are those of the current one
     return device
-
-
-def _blocks_on_gpu(setup: CoreSetup, spec: ModelSpec, dtype: str, device: torch.device) -> int:
-    """What is free on the device once the weights are there, by the same arithmetic as on a CPU."""
-    if device.type != "cuda":
-        raise OutOfMemoryError("the size of the KV cache was not planned for this device")
-    free, total = torch.cuda.mem_get_info(device)
-    needs = memory_needs(spec, dtype, setup.quantization, setup.max_num_batched_tokens)
-    plan = plan_memory(
-        needs,
-        # The weights are loaded: what they take is no longer free, but counts against the share.
-        available_bytes=min(free + needs.weight_bytes, total),
-        utilization=setup.gpu_memory_utilization,
-        kv_cache_bytes=setup.kv_cache_bytes,
-        default_kv_bytes=None,
-        max_model_len=setup.max_model_len,
-        max_num_seqs=setup.max_num_seqs,
-        block_size=setup.block_size,
-    )
-    logger.info("KV cache: %s", plan.reason)
-    return plan.num_kv_blocks

@@ -32,12 +32,15 @@ from llm_inference.native.wire import (
     FromCore,
     FromFront,
     Hello,
+    Profiled,
+    ProfileSteps,
     PromptLogprobs,
     Ready,
     Rejected,
     Step,
     Submit,
 )
+from llm_inference.telemetry.profiling.figures import StepFigures
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +58,7 @@ class CoreClient:
         self._path = socket_path
         self._socket: FrontSocket | None = None
         self._queues: dict[str, asyncio.Queue[Item]] = {}
+        self._profiles: dict[str, asyncio.Future[Profiled]] = {}
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder: msgspec.msgpack.Decoder[FromCore] = msgspec.msgpack.Decoder(FromCore)
         self._ready: asyncio.Future[CoreReport] | None = None
@@ -112,6 +116,9 @@ class CoreClient:
         queues, self._queues = self._queues, {}
         for queue in queues.values():
             queue.put_nowait(EngineError(reason))
+        for profile in self._profiles.values():
+            if not profile.done():
+                profile.set_exception(EngineError(reason))
         if was_connected:
             self.on_lost(reason)
 
@@ -141,6 +148,27 @@ class CoreClient:
         """The request has ended by itself; nothing more is expected of it."""
         self._queues.pop(request_id, None)
 
+    async def profile(self, wanted: ProfileSteps, timeout_s: float) -> StepFigures:
+        """What the core counted over the next steps; their trace is in the file then.
+
+        Raises `NotReadyError` when there is no core now, `OverloadedError` while it makes another profile, and
+        `EngineError` when it fails, goes away or does not answer within `timeout_s`.
+        """
+        if not self.connected:
+            raise NotReadyError("the engine is starting or restarting; try again shortly", retry_after_s=2)
+        answer: asyncio.Future[Profiled] = asyncio.get_running_loop().create_future()
+        self._profiles[wanted.profile_id] = answer
+        try:
+            self._send(wanted)
+            profiled = await asyncio.wait_for(answer, timeout_s)
+        except asyncio.TimeoutError as exc:
+            raise EngineError(f"the engine gave no profile within {timeout_s:.0f} s") from exc
+        finally:
+            del self._profiles[wanted.profile_id]
+        if profiled.steps is None:
+            raise _error(profiled.error, profiled.message, None)
+        return profiled.steps
+
     def _send(self, message: FromFront) -> None:
         if self._socket is not None:
             self._socket.send(self._encoder.encode(message))
@@ -162,6 +190,10 @@ class CoreClient:
         elif isinstance(message, Rejected):
             if queue := self._queues.get(message.request_id):
                 queue.put_nowait(_error(message.error, message.message, message.param))
+        elif isinstance(message, Profiled):
+            asked = self._profiles.get(message.profile_id)
+            if asked is not None and not asked.done():
+                asked.set_result(message)
         elif self._ready is not None and not self._ready.done():
             self._ready.set_exception(_startup_error(message))
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -24,12 +25,13 @@ from llm_inference.native.grammar import GrammarCompiler, GrammarMasks, GrammarS
 from llm_inference.native.messages import SequenceOutput
 from llm_inference.native.pooling import Pooler
 from llm_inference.native.request import CoreRequest, SampledToken, Sequence, SequenceStatus
-from llm_inference.native.runner.base import Runner
+from llm_inference.native.runner.base import ObservedRunner, Runner
 from llm_inference.native.sampler import Sampler
 from llm_inference.native.scheduler import Scheduler
 from llm_inference.native.speculation import num_kept
 from llm_inference.native.step_sizes import StepCounter
 from llm_inference.native.wire import Failure, PromptLogprobs
+from llm_inference.telemetry.stages import Stages, quiet
 
 if TYPE_CHECKING:
     import torch
@@ -91,6 +93,8 @@ class EngineCore:
         self._step_sizes = StepCounter()
         self._prompt_tokens = 0
         self._generation_tokens = 0
+        self._stages: Stages = quiet
+        self._forward_stage = "forward" if isinstance(runner, ObservedRunner) else "library"
 
     @property
     def has_work(self) -> bool:
@@ -103,6 +107,16 @@ class EngineCore:
             prompt_tokens=self._prompt_tokens,
             generation_tokens=self._generation_tokens,
         )
+
+    def observe(self, stages: Stages) -> None:
+        """Tell the stages of the next steps: schedule, forward, sampling, update, and the runner's own."""
+        self._stages = stages
+        if isinstance(self._runner, ObservedRunner):
+            self._runner.observe(stages)
+
+    def node_seconds(self) -> Mapping[str, float]:
+        """See `ObservedRunner`."""
+        return self._runner.node_seconds() if isinstance(self._runner, ObservedRunner) else {}
 
     def is_live(self, request_id: str) -> bool:
         """Whether any choice of the request is still to finish."""
@@ -134,12 +148,15 @@ class EngineCore:
     def step(self) -> StepResult:
         """Run one step. An error of the model fails the requests of this step, no other, and never the loop."""
         result = StepResult()
-        batch = self._scheduler.schedule(time.monotonic())
+        with self._stages("schedule"):
+            batch = self._scheduler.schedule(time.monotonic())
         if not batch:
             return result
         try:
-            logits, vectors = self._execute(batch, result)
-            sampled = self._sample(batch, logits, result)
+            with self._stages(self._forward_stage):
+                logits, vectors = self._execute(batch, result)
+            with self._stages("sampling"):
+                sampled = self._sample(batch, logits, result)
         except Exception as exc:
             logger.exception("a step failed; its %d requests are ended", len(batch.scheduled))
             error = EngineError(f"the engine failed in this step: {type(exc).__name__}: {exc}")
@@ -149,6 +166,18 @@ class EngineCore:
             return result
         self._num_steps += 1
         self._step_sizes.saw(batch)
+        with self._stages("update"):
+            self._update(batch, sampled, vectors, result)
+        return result
+
+    def _update(
+        self,
+        batch: Batch,
+        sampled: list[list[SampledToken | None]],
+        vectors: Mapping[str, bytes],
+        result: StepResult,
+    ) -> None:
+        """What the step brought becomes outputs; who has finished is forgotten."""
         result.outputs = self._scheduler.update(batch, sampled, time.monotonic())
         if vectors:
             result.outputs = [
@@ -157,7 +186,6 @@ class EngineCore:
         self._advance_beams(result)
         self._generation_tokens += sum(len(output.tokens) for output in result.outputs)
         self._clean_up(batch)
-        return result
 
     def _execute(self, batch: Batch, result: StepResult) -> tuple[torch.Tensor, dict[str, bytes]]:
         """The step's logits, and the vectors (by request id) that it completed."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterable
 
 import torch
 
@@ -21,6 +22,7 @@ from llm_inference.native.models.base import Encoder
 from llm_inference.native.pooling import pool
 from llm_inference.native.request import CoreRequest
 from llm_inference.native.wire import Failure
+from llm_inference.telemetry.stages import Stages, quiet
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +39,7 @@ class EncoderCore:
         self._queue = EncoderQueue()
         self._num_steps = 0
         self._prompt_tokens = 0
+        self._stages: Stages = quiet
 
     @property
     def has_work(self) -> bool:
@@ -44,6 +47,10 @@ class EncoderCore:
 
     def stats(self) -> EngineStats:
         return EngineStats(num_waiting=len(self._queue), num_steps=self._num_steps, prompt_tokens=self._prompt_tokens)
+
+    def observe(self, stages: Stages) -> None:
+        """Tell the stages of the next steps: forward, and update for everything behind it."""
+        self._stages = stages
 
     def is_live(self, request_id: str) -> bool:
         return request_id in self._queue
@@ -92,9 +99,22 @@ class EncoderCore:
     def _compute(self, batch: list[Waiting], now: float, result: StepResult) -> None:
         lengths = [waiting.num_tokens for waiting in batch]
         token_ids = torch.tensor([token for waiting in batch for token in waiting.request.prompt_token_ids])
-        hidden = self._encoder.forward(token_ids.to(self._encoder.placement.device), lengths)
+        with self._stages("forward"):
+            hidden = self._encoder.forward(token_ids.to(self._encoder.placement.device), lengths)
         done = time.monotonic()
-        for waiting, states in zip(batch, torch.split(hidden, lengths), strict=True):
+        with self._stages("update"):
+            self._finish(batch, torch.split(hidden, lengths), now, done, result)
+
+    def _finish(
+        self,
+        batch: list[Waiting],
+        hidden: Iterable[torch.Tensor],
+        now: float,
+        done: float,
+        result: StepResult,
+    ) -> None:
+        """`hidden`: the states of each input. `now`, `done`: when the step began, and when they were there."""
+        for waiting, states in zip(batch, hidden, strict=True):
             request = waiting.request
             assert request.pooling is not None
             vector = pool(states, request.pooling, request.request_id)

@@ -9,9 +9,13 @@ from llm_inference.native.budget import MemoryNeeds
 _WITHOUT_EFFECT = {
     "kv_cache_memory": "an encoder has no KV cache",
     "block_size": "an encoder has no KV cache",
+    "kv_cache_dtype": "an encoder has no KV cache",
     "enable_prefix_caching": "an encoder has no KV cache",
     "speculation": "an encoder generates nothing",
     "runner": "an encoder has one runner, torch",
+    "attention": "an encoder has one attention, sdpa",
+    "cuda_graphs": "an encoder does not decode",
+    "compile": "encoders are not compiled",
     "chat_template": "an encoder does not chat",
     "generation": "an encoder generates nothing",
 }

@@ -41,11 +41,13 @@ from llm_inference.native import embed
 from llm_inference.native.answer import Answer
 from llm_inference.native.capabilities import CAPABILITIES, ENCODER_CAPABILITIES
 from llm_inference.native.client import CoreClient
+from llm_inference.native.front_profiler import FrontProfiler
 from llm_inference.native.grammar import GrammarCompiler
 from llm_inference.native.grammar_guard import GrammarGuard
 from llm_inference.native.plan import NativePlan
 from llm_inference.native.prepare import Preparer
 from llm_inference.native.wire import CoreReport
+from llm_inference.telemetry.profiling.figures import ProfileOrder, ProfileResult
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +65,7 @@ class NativeEngine:
         #: Written by the owner when the core is given up, so that attached workers know it too.
         self._failure_file = run_dir / "core.failed"
         self._client = CoreClient(self._socket_path)
+        self._profiler = FrontProfiler(self._client, run_dir)
         self._child: Child | None = self._make_child() if owns_core else None
         self._preparer: Preparer | None = None
         self._pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix="prepare")
@@ -172,7 +175,8 @@ class NativeEngine:
         loop = asyncio.get_running_loop()
         constrained = request.sampling.grammar is not None or request.tool_choice not in (None, "none", "auto")
         pool = self._grammar_pool if constrained else self._pool
-        prepared = await loop.run_in_executor(pool, preparer.prepare, request, core_id)
+        prepare = self._profiler.staged("tokenizer", preparer.prepare)
+        prepared = await loop.run_in_executor(pool, prepare, request, core_id)
         finished = False
         with self._in_flight:
             try:
@@ -182,7 +186,9 @@ class NativeEngine:
                     items = [await queue.get()]
                     while not queue.empty():  # a slow reader gets what has piled up in one go
                         items.append(queue.get_nowait())
-                    for delta in answer.take(items):
+                    with self._profiler.stages("detokenizer"):
+                        deltas = answer.take(items)
+                    for delta in deltas:
                         yield delta
                     for index in answer.stopped_by_text():
                         self._client.abort(core_id, index)
@@ -198,9 +204,13 @@ class NativeEngine:
         preparer, plan = self._require_preparer(), self._plan
         core_id = f"{self._id_prefix}-{next(self._ids)}"
         loop = asyncio.get_running_loop()
-        requests = await loop.run_in_executor(self._pool, embed.prepare, request, preparer, plan.embedding, core_id)
+        prepare = self._profiler.staged("tokenizer", embed.prepare)
+        requests = await loop.run_in_executor(self._pool, prepare, request, preparer, plan.embedding, core_id)
         with self._in_flight:
             return await embed.run(self._client, requests, 2 * plan.setup.max_num_batched_tokens)
+
+    async def profile(self, order: ProfileOrder) -> ProfileResult:
+        return await self._profiler.run(order, self._plan.setup.max_num_seqs)
 
     def _require_preparer(self) -> Preparer:
         assert self._preparer is not None, "start() comes first"

@@ -33,8 +33,8 @@ class FrontSocket:
         self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         self._drain_is_due = False
         self._closed = False
-        self._loop.add_reader(self._socket.getsockopt(zmq.FD), self._drain)
-        self._loop.add_reader(self._monitor.getsockopt(zmq.FD), self._watch)
+        self._loop.add_reader(_descriptor(self._socket), self._drain)
+        self._loop.add_reader(_descriptor(self._monitor), self._watch)
         self._socket.connect(f"ipc://{path}")
         # The descriptors speak up only once they have been found empty.
         self._drain_soon()
@@ -50,7 +50,7 @@ class FrontSocket:
             return
         self._closed = True
         for socket in (self._socket, self._monitor):
-            self._loop.remove_reader(socket.getsockopt(zmq.FD))
+            self._loop.remove_reader(_descriptor(socket))
         self._socket.disable_monitor()
         self._monitor.close(linger=0)
         self._socket.close(linger=0)
@@ -80,3 +80,7 @@ class FrontSocket:
                 event = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))
                 if event["event"] == zmq.EVENT_DISCONNECTED:
                     self._on_disconnected()
+
+
+def _descriptor(socket: zmq.Socket[bytes]) -> int:
+    return int(socket.getsockopt(zmq.FD))

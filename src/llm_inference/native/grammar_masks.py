@@ -67,6 +67,8 @@ class GrammarMasks:
         """
         import torch
 
+        from llm_inference.native.transfer import to_device
+
         if not self.rows:
             return
         if logits.shape[-1] != self.vocab_size:
@@ -74,9 +76,9 @@ class GrammarMasks:
         if logits.device.type == "cpu" and logits.dtype == torch.float32:
             self._apply_here(logits.numpy())
             return
-        words = torch.from_numpy(self.bits).to(logits.device)  # packed: a thirty-second of the bytes to transfer
+        words = to_device(self.bits, logits.device)  # packed: a thirty-second of the bytes to transfer
         allowed = expand(words, self.vocab_size)
-        rows = torch.tensor(self.rows, device=logits.device)
+        rows = to_device(self.rows, logits.device)
         masked = logits[rows].masked_fill_(~allowed, float("-inf"))
         banned = masked.amax(dim=-1, keepdim=True) == float("-inf")
         logits[rows] = masked.masked_fill_(banned & allowed, 0.0)

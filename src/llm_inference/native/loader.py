@@ -23,7 +23,7 @@ from llm_inference.errors import OutOfMemoryError, SourceError, UnsupportedModel
 from llm_inference.model_spec import ModelSpec
 from llm_inference.native import precision
 from llm_inference.native.checkpoint import Checkpoint, Tensor
-from llm_inference.native.layers.linear import Placement
+from llm_inference.native.layers.linear import KernelFactory, Placement
 from llm_inference.native.layers.weights import WeightSlot
 from llm_inference.native.models.base import CausalLM, Encoder
 from llm_inference.native.models.registry import encoder_class, model_class
@@ -46,7 +46,7 @@ def resolve_dtype(requested: str, spec: ModelSpec, device: torch.device) -> tupl
     name, reason = precision.choose(requested, spec.dtype, "cpu" if device.type == "cpu" else str(device))
     if name == "auto":
         name, reason = spec.dtype, f"the checkpoint is {spec.dtype}"
-        has_bfloat16 = device.type != "cuda" or torch.cuda.is_bf16_supported()
+        has_bfloat16 = device.type != "cuda" or precision.gpu_has_bfloat16(torch.cuda.get_device_capability(device))
         if name == "bfloat16" and not has_bfloat16:
             name, reason = "float16", "the checkpoint is bfloat16, which this GPU does not have"
         elif name not in ("bfloat16", "float16"):
@@ -65,14 +65,16 @@ def load_model(
     dtype: torch.dtype,
     device: torch.device,
     quantization: str | None = None,
+    kernel: KernelFactory | None = None,
     progress: bool = False,
 ) -> CausalLM:
     """Load the weights of `directory`. `quantization`: None, "int8" or "int4" (of the linear layers, while loading).
+    `kernel`: what makes their kernels, where it is not the quantization's own.
 
     Raises `UnsupportedModelError` for an unknown architecture or quantization, `SourceError` for a missing, left-over,
     repeated, misshapen or unreadable tensor, `OutOfMemoryError`.
     """
-    placement = Placement(dtype, device, kernel_factory(quantization))
+    placement = Placement(dtype, device, kernel or kernel_factory(quantization))
     return _load(directory, spec, placement, model_class(spec.model_type), lambda model: str, quantization, progress)
 
 

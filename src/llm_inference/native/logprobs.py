@@ -8,6 +8,7 @@ from typing import Final
 import torch
 
 from llm_inference.native.request import SampledToken
+from llm_inference.native.transfer import to_device
 
 #: What a token of probability zero gets: JSON has no infinity.
 LOWEST: Final = -9999.0
@@ -30,7 +31,7 @@ class RawLogprobs:
 
     def tokens(self, token_ids: Sequence[int], num_top: Sequence[int]) -> list[SampledToken]:
         """Row i's token `token_ids[i]` with its log-probability and the `num_top[i]` best, best first."""
-        ids = torch.as_tensor(token_ids, device=self._logprobs.device)[:, None]
+        ids = to_device(token_ids, self._logprobs.device)[:, None]
         chosen: list[float] = self._logprobs.gather(1, ids)[:, 0].tolist()
         return [
             SampledToken(token_id, logprob, self._top(row, count) if count else ())

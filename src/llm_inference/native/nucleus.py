@@ -15,6 +15,8 @@ from typing import Final
 import numpy as np
 import torch
 
+from llm_inference.native.transfer import to_device
+
 #: Filtered rows are first tried with this many of their best tokens; all are sorted only if that is not enough.
 NUM_CANDIDATES: Final = 256
 
@@ -49,7 +51,7 @@ def draw(
         ids, order = ids.sort(-1)
         weights = torch.exp(values).masked_fill_(values < kept, 0.0).gather(1, order)
         picked = _pick(weights, [uniforms[row] for row in filtered])
-        result[torch.tensor(filtered, device=scaled.device)] = ids.gather(1, picked[:, None])[:, 0]
+        result[to_device(filtered, scaled.device)] = ids.gather(1, picked[:, None])[:, 0]
         filtered = [row for row, is_exact in zip(filtered, exact, strict=True) if is_exact]
     left = sorted(set(range(num_rows)) - set(filtered))
     if left:
@@ -60,7 +62,7 @@ def draw(
             mass = torch.exp(rows).sum(-1, keepdim=True).double()
             kept = torch.maximum(kept, _threshold(_descending(rows), mass, limits))
         weights = torch.exp(rows).masked_fill_(rows < kept, 0.0)
-        result[torch.tensor(left, device=scaled.device)] = _pick(weights, [uniforms[row] for row in left])
+        result[to_device(left, scaled.device)] = _pick(weights, [uniforms[row] for row in left])
     return result
 
 
@@ -87,8 +89,8 @@ def _threshold(values: torch.Tensor, mass: torch.Tensor | None, limits: _Limits)
 
     mass: of each whole row, float64 `[rows, 1]`; None if top_k limits every row.
     """
-    is_limited = torch.tensor([k > 0 for k in limits.top_k], device=values.device)[:, None]
-    places = torch.tensor([max(k - 1, 0) for k in limits.top_k], device=values.device)[:, None]
+    is_limited = to_device([k > 0 for k in limits.top_k], values.device)[:, None]
+    places = to_device([max(k - 1, 0) for k in limits.top_k], values.device)[:, None]
     threshold = values.gather(1, places).masked_fill_(~is_limited, float("-inf"))
     if min(limits.top_p) >= 1.0:
         return threshold
@@ -118,11 +120,11 @@ def _pick(weights: torch.Tensor, uniforms: Sequence[float]) -> torch.Tensor:
 
 
 def _take(scaled: torch.Tensor, rows: list[int]) -> torch.Tensor:
-    return scaled if len(rows) == scaled.shape[0] else scaled[torch.tensor(rows, device=scaled.device)]
+    return scaled if len(rows) == scaled.shape[0] else scaled[to_device(rows, scaled.device)]
 
 
 def _column(values: Sequence[float], like: torch.Tensor) -> torch.Tensor:
-    return torch.tensor(values, dtype=like.dtype, device=like.device)[:, None]
+    return to_device(values, like.device, like.dtype)[:, None]
 
 
 def _log(probability: float) -> float:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from llm_inference.native.request import Sequence
+from llm_inference.native.transfer import to_device
 
 #: What float32 can hold and divide by.
 _MIN_PENALTY = 1e-30
@@ -164,7 +165,7 @@ class Penalties:
                 biases.extend(bias.values())
         if rows:
             place = (_to(rows, logits), _to(ids, logits))
-            logits[place] += torch.tensor(biases, dtype=logits.dtype, device=logits.device)
+            logits[place] += to_device(biases, logits.device, logits.dtype)
 
 
 def _is_penalized(sequence: Sequence) -> bool:
@@ -195,4 +196,4 @@ def _forced(sequence: Sequence, num_drafted: int) -> int | None:
 
 
 def _to(values: object, like: torch.Tensor) -> torch.Tensor:
-    return torch.as_tensor(values, device=like.device)
+    return to_device(values, like.device)

@@ -9,6 +9,7 @@ parent writes it down for further gateway workers, so that all of them agree.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from pathlib import Path
 from typing import Literal
@@ -27,10 +28,11 @@ from llm_inference.native.logits_processors import known_processors
 from llm_inference.native.models.registry import ModelKind, model_kind
 from llm_inference.native.precision import choose
 from llm_inference.native.prepare import Limits, Preparer
-from llm_inference.native.runner.choice import BLOCK_SIZES, Machine, RunnerName, Wanted, choose_runner
+from llm_inference.native.runner.choice import BLOCK_SIZES, KVCacheDType, Machine, RunnerName, Wanted, choose_runner
 from llm_inference.native.runner.kv_format import kv_format
 from llm_inference.native.setup import CoreSetup
 from llm_inference.native.speculation import SpeculationSetup
+from llm_inference.native.torch_options import check_torch_options
 from llm_inference.sources.resolve import resolve
 from llm_inference.telemetry.devices import available_cpus, available_memory_bytes, has_nvidia_gpu, thread_environment
 from llm_inference.text.parsing import ModelFormats
@@ -122,7 +124,8 @@ def make_plan(
     max_num_seqs = model.max_num_seqs or limits["max_num_seqs"]
     num_kv_blocks = None
     runner = _runner(model, spec, kind, device, precision.dtype, quantization)
-    block_size = model.block_size or BLOCK_SIZES[runner]
+    # On a GPU the core chooses the attention, and the attention the block size.
+    block_size = model.block_size or (BLOCK_SIZES[runner] if device == "cpu" else None)
     if kind == "encoder":
         refuse_options_without_effect(model)
         max_model_len = _max_model_len(model, spec, embedding.max_tokens)
@@ -133,8 +136,13 @@ def make_plan(
     else:
         max_model_len = _max_model_len(model, spec)
         max_num_batched_tokens = model.max_num_batched_tokens or max(limits["max_num_batched_tokens"], max_num_seqs)
-        if device == "cpu":
-            needs = memory_needs(spec, precision.dtype, quantization, max_num_batched_tokens, runner)
+        check_torch_options(
+            model, spec, runner=runner, device=device, precision=precision.dtype, max_num_seqs=max_num_seqs
+        )
+        if block_size is not None and device == "cpu":
+            needs = memory_needs(
+                spec, precision.dtype, quantization, max_num_batched_tokens, runner, model.kv_cache_dtype
+            )
             num_kv_blocks = _num_kv_blocks(model, needs, max_model_len, max_num_seqs, block_size)
     generation = read_generation_config(directory)
     setup = CoreSetup(
@@ -145,6 +153,7 @@ def make_plan(
         precision=precision.dtype,
         quantization=quantization,
         runner=runner,
+        kv_cache_dtype=model.kv_cache_dtype,
         max_model_len=max_model_len,
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,
@@ -160,6 +169,8 @@ def make_plan(
         num_valid_tokens=min(tokenizer.vocab_size, spec.vocab_size),
         num_threads=available_cpus() if device == "cpu" else None,
         compile=model.compile,
+        attention=model.attention,
+        cuda_graphs=model.cuda_graphs,
         log_level=log_level,
         log_format=log_format,
     )
@@ -206,6 +217,7 @@ def memory_needs(
     quantization: str | None,
     max_num_batched_tokens: int,
     runner: RunnerName = "torch",
+    kv_cache_dtype: KVCacheDType = "auto",
 ) -> MemoryNeeds:
     """Bytes by the spec. Workspace: activations of a full step and float32 logits of 64 rows, with half as reserve."""
     step = max_num_batched_tokens * (2 * spec.hidden_size + 2 * spec.intermediate_size) * 4 * 2
@@ -213,15 +225,25 @@ def memory_needs(
     # On a CPU the head is packed for its kernel, beside the embedding that it is tied to.
     packed_head = spec.vocab_size * spec.hidden_size * int(DTYPE_BYTES[dtype]) if spec.tie_word_embeddings else 0
     weights = spec.weight_bytes(quantization or dtype)
+    if runner == "compiled":
+        weights, packed_head = compiled_weight_bytes(spec, quantization), 0
     if runner == "openvino" and (quantization is not None or dtype != spec.dtype):
         # What it packs stays behind the packed copy, unless that is the mapped file itself.
         weights *= 2
     return MemoryNeeds(
         weight_bytes=weights + packed_head,
-        kv_bytes_per_token=kv_format(runner, dtype, quantization).bytes_per_token(spec),
+        kv_bytes_per_token=kv_format(runner, dtype, quantization, kv_cache_dtype).bytes_per_token(spec),
         workspace_bytes=(step + logits) * 3 // 2,
         alternatives={name: spec.weight_bytes(name) for name in ("bfloat16", *QUANTIZATIONS)},
     )
+
+
+def compiled_weight_bytes(spec: ModelSpec, quantization: str | None) -> int:
+    """Bounds what the compiled runner packs: scales beside each group, both ends in 8 bits, one of them where tied."""
+    ends = spec.vocab_size * spec.hidden_size * (1 if spec.tie_word_embeddings else 2)
+    in_8_bits, in_4_bits = 1 + 4 / 64, 1 / 2 + 4 / 32
+    inner = in_4_bits if quantization == "int4" else in_8_bits
+    return math.ceil(ends * in_8_bits + (spec.num_parameters - ends) * inner)
 
 
 def _refuse_foreign_options(model: ModelConfig) -> None:
@@ -231,7 +253,6 @@ def _refuse_foreign_options(model: ModelConfig) -> None:
         ("replicas", 1, "start one server per replica"),
         ("device_map", None, "use `device`"),
         ("engine_args", {}, "the native engine's options are keys of the model section"),
-        ("compile", False, "leave it out; the CPU kernels are packed ahead of time without it"),
         ("url", None, "`url` belongs to engines that run elsewhere"),
     ):
         if getattr(model, key) != unset:
@@ -269,10 +290,12 @@ def _runner(
         return "torch"
     wanted = Wanted(
         model_type=spec.model_type,
+        head_dim=spec.head_dim,
         device=device,
         precision=precision,
         quantization=quantization,
         block_size=model.block_size,
+        kv_cache_dtype=model.kv_cache_dtype,
     )
     choice = choose_runner(model.runner, wanted, Machine.this())
     logger.info("%s: runner: %s, because %s", model.name, choice.name, choice.reason)

@@ -30,6 +30,11 @@ def choose(requested: str, checkpoint: str, device: str, cpu_flags: frozenset[st
     return Precision("float32", f"the checkpoint is {checkpoint}")
 
 
+def gpu_has_bfloat16(capability: tuple[int, int]) -> bool:
+    """Whether an NVIDIA GPU of this compute capability multiplies bfloat16 in hardware; older ones emulate it."""
+    return capability >= (8, 0)
+
+
 def read_cpu_flags(path: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
     """Feature flags of the first CPU; empty where there is no such file."""
     try:

@@ -7,6 +7,9 @@
 
 A row's token depends on its logits, its request and its own randomness, never on its neighbours. Knows nothing of the
 scheduler: it reads sequences and changes none.
+
+On a GPU everything is queued and the tokens are read back once, at the end; only top_k, top_p, log-probabilities and
+beams wait for the device once more.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from llm_inference.native.logprobs import RawLogprobs
 from llm_inference.native.nucleus import draw
 from llm_inference.native.penalties import Penalties
 from llm_inference.native.request import SampledToken, Sequence
+from llm_inference.native.transfer import to_device
 
 #: At and below this temperature the best token is taken. Drawing there would differ from it only where two logits lie
 #: closer than a few thousandths, which is within the noise of the arithmetic.
@@ -50,10 +54,12 @@ class Sampler:
         num_valid_tokens: int | None = None,
         seed: int | None = None,
         processors: LogitsProcessors | None = None,
+        deferred: bool | None = None,
     ) -> None:
         """`num_valid_tokens`: ids from there on pad the vocabulary and are never sampled. `seed`: for unseeded rows.
 
-        `processors`: None: those of the installed packages.
+        `processors`: None: those of the installed packages. `deferred`: nothing is read back from the device before the
+        tokens; None: unless it is the CPU.
         """
         self.processors = LogitsProcessors() if processors is None else processors
         self._vocab_size = vocab_size
@@ -61,6 +67,7 @@ class Sampler:
         self._num_valid = min(num_valid_tokens or vocab_size, vocab_size)
         self._random = random.Random(seed)
         self._penalties = Penalties()
+        self._deferred = device.type != "cpu" if deferred is None else deferred
 
     @torch.inference_mode()
     def sample(
@@ -79,7 +86,9 @@ class Sampler:
         A row without a finite best logit cannot be sampled: the model is broken for that input. With `failures` given,
         such rows are entered there (row → error) and their token means nothing; without it the first one is raised.
         """
-        self._refuse_broken(logits, sequences, failures)
+        finite = self._blank_broken(logits) if self._deferred else None
+        if finite is None:
+            self._refuse_broken(logits, sequences, failures)
         raw, with_logprobs = self._raw_logprobs(logits, sequences)
         if self._num_valid < self._vocab_size:
             logits[:, self._num_valid :] = float("-inf")
@@ -90,7 +99,11 @@ class Sampler:
             self._process(logits, sequences, failures)
         if masks is not None:
             masks.apply(logits)
-        token_ids = self._choose(logits, sequences, num_drafted)
+        token_ids = self._choose(logits, sequences, num_drafted, finite)
+        if finite is not None:
+            broken = [row for row, is_finite in enumerate(token_ids[len(sequences) :]) if not is_finite]
+            self._report_broken(broken, sequences, failures)
+            del token_ids[len(sequences) :]
         tokens = [SampledToken(token_id) for token_id in token_ids]
         if raw is not None:
             counts = [sequences[row].request.sampling.logprobs or 0 for row in with_logprobs]
@@ -143,15 +156,23 @@ class Sampler:
         if failures is not None:
             failures |= failed
 
-    def _choose(self, logits: torch.Tensor, sequences: Rows[Sequence], num_drafted: Rows[int]) -> list[int]:
+    def _choose(
+        self,
+        logits: torch.Tensor,
+        sequences: Rows[Sequence],
+        num_drafted: Rows[int],
+        finite: torch.Tensor | None,
+    ) -> list[int]:
+        """A token of each row. With `finite [rows]` its numbers behind them, read back together."""
         drawn = [row for row, sequence in enumerate(sequences) if not _is_greedy(sequence)]
         if not drawn:
-            return _best(logits)
+            return _best(logits) if finite is None else _read(logits.argmax(-1), finite)
         params = [sequences[row].request.sampling for row in drawn]
         whole = len(drawn) == len(sequences)
-        rows = logits if whole else logits[torch.tensor(drawn, device=logits.device)]
+        index = to_device(drawn, logits.device)
+        rows = logits if whole else logits[index]
         bounded = [_bounded(p.temperature) for p in params]
-        temperatures = torch.tensor(bounded, dtype=torch.float32, device=logits.device)
+        temperatures = to_device(bounded, logits.device, torch.float32)
         # The maximum goes to 0 before the division, so that no temperature can overflow. It is finite: see `sample`.
         scaled = (rows - rows.amax(-1, keepdim=True)).div_(temperatures[:, None])
         chosen = draw(
@@ -160,11 +181,13 @@ class Sampler:
             [1.0 if p.top_p is None else p.top_p for p in params],
             [p.min_p or 0.0 for p in params],
             [self._uniform(sequences[row], num_drafted[row]) for row in drawn],
-        ).tolist()
+        )
+        if finite is not None:
+            return _read(chosen if whole else logits.argmax(-1).index_put_((index,), chosen), finite)
         if whole:
-            return list(chosen)
+            return list(chosen.tolist())
         token_ids = _best(logits)
-        for row, token_id in zip(drawn, chosen, strict=True):
+        for row, token_id in zip(drawn, chosen.tolist(), strict=True):
             token_ids[row] = token_id
         return token_ids
 
@@ -180,16 +203,29 @@ class Sampler:
         rows = [row for row, sequence in enumerate(sequences) if sequence.request.sampling.logprobs is not None]
         if not rows:
             return None, rows
-        wanted = logits if len(rows) == len(sequences) else logits[torch.tensor(rows, device=logits.device)]
+        wanted = logits if len(rows) == len(sequences) else logits[to_device(rows, logits.device)]
         num_top = max(sequences[row].request.sampling.logprobs or 0 for row in rows)
         return RawLogprobs(wanted, num_top, self._num_valid), rows
 
     def _refuse_broken(
         self, logits: torch.Tensor, sequences: Rows[Sequence], failures: dict[int, EngineError] | None
     ) -> None:
-        for row, best in enumerate(_maximum(logits[:, : self._num_valid])):
-            if math.isfinite(best):
-                continue
+        best = _maximum(logits[:, : self._num_valid])
+        broken = [row for row, value in enumerate(best) if not math.isfinite(value)]
+        self._report_broken(broken, sequences, failures)
+        for row in broken:
+            logits[row] = 0.0
+
+    def _blank_broken(self, logits: torch.Tensor) -> torch.Tensor:
+        """Zeros into rows without a finite best logit. `[rows]` int64: 1 where there is one."""
+        finite = logits[:, : self._num_valid].amax(-1).isfinite()
+        logits.masked_fill_(~finite[:, None], 0.0)
+        return finite.long()
+
+    @staticmethod
+    def _report_broken(rows: Rows[int], sequences: Rows[Sequence], failures: dict[int, EngineError] | None) -> None:
+        """Into `failures`; without them the first one is raised."""
+        for row in rows:
             error = EngineError(
                 f"the model's output for request {sequences[row].request.request_id!r} is not a number; "
                 "`precision: float32` avoids overflows of half precision"
@@ -197,11 +233,18 @@ class Sampler:
             if failures is None:
                 raise error
             failures[row] = error
-            logits[row] = 0.0
+
+
+def _read(token_ids: torch.Tensor, finite: torch.Tensor) -> list[int]:
+    """Both, one after the other: the step's one wait for the device."""
+    numbers: list[int] = torch.cat((token_ids, finite)).tolist()
+    return numbers
 
 
 def _maximum(logits: torch.Tensor) -> list[float]:
     """Of each row; NaN where one is in it."""
+    if logits.device.type != "cpu":
+        return list(logits.amax(-1).tolist())
     rows = logits.gather(-1, torch.tensor(_best(logits), device=logits.device)[:, None])
     values: list[float] = rows[:, 0].tolist()
     return values

@@ -108,6 +108,7 @@ class Scheduler:
             kv_cache_usage=self.kv.usage,
             num_kv_blocks=self.kv.num_blocks,
             num_free_kv_blocks=self.kv.num_free_blocks,
+            kv_block_size=self.kv.block_size,
             prefix_cache_queries=self.kv.num_prefix_queries,
             prefix_cache_hits=self.kv.num_prefix_hits,
             num_preemptions=self.num_preemptions,

@@ -22,6 +22,7 @@ import zmq
 
 from llm_inference.errors import EngineError, LLMInferenceError, OutOfMemoryError, StartupError
 from llm_inference.native.core import Core, StepResult, check_healthy
+from llm_inference.native.profile_turn import ProfileTurn
 from llm_inference.native.setup import CoreSetup
 from llm_inference.native.stage_clock import StageClock, process_age_s
 from llm_inference.native.wire import (
@@ -31,6 +32,7 @@ from llm_inference.native.wire import (
     FromCore,
     FromFront,
     Hello,
+    ProfileSteps,
     Ready,
     Rejected,
     Step,
@@ -72,19 +74,31 @@ class CoreServer:
     def run(self, core: Core, report: CoreReport) -> None:
         """The loop. Raises `EngineError` when steps keep failing: the process is then better restarted."""
         ready = Ready(report)
+        turn = ProfileTurn(core, report.runner)
         last_heartbeat = 0.0
         num_failed_steps = 0
         while not self._stopping:
             wait_ms = 0 if core.has_work else int(HEARTBEAT_S * 1000)
             while self._socket.poll(wait_ms) and not self._stopping:
-                self._handle(core, ready, *self._receive())
+                front, message = self._receive()
+                if isinstance(message, ProfileSteps):
+                    refusal = turn.begin(front, message)
+                    if refusal is not None:
+                        self._send(front, refusal, core)
+                else:
+                    with turn.stages("messages"):
+                        self._handle(core, ready, front, message)
                 wait_ms = 0
             if core.has_work:
                 result = core.step()
-                self._publish(core, result)
+                with turn.stages("messages"):
+                    self._publish(core, result)
+                turn.after_step()
                 num_failed_steps = check_healthy(result, num_failed_steps)
                 if not result.outputs and not result.failures and not result.prompt_logprobs:
                     time.sleep(0)  # a step of prefill alone, or nothing schedulable yet
+            if ended := turn.ended():
+                self._send(*ended, core)
             now = time.monotonic()
             if now - last_heartbeat >= HEARTBEAT_S:
                 last_heartbeat = now

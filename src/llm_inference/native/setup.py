@@ -6,8 +6,9 @@ from typing import Literal
 
 import msgspec
 
+from llm_inference.native.attention.choice import AttentionName
 from llm_inference.native.models.registry import ModelKind
-from llm_inference.native.runner.choice import RunnerName
+from llm_inference.native.runner.choice import KVCacheDType, RunnerName
 from llm_inference.native.speculation import SpeculationSetup
 
 
@@ -22,11 +23,12 @@ class CoreSetup(msgspec.Struct, frozen=True, kw_only=True):
     precision: str = "auto"
     quantization: str | None = None
     runner: RunnerName = "torch"
+    kv_cache_dtype: KVCacheDType = "auto"
     max_model_len: int
     max_num_seqs: int
     max_num_batched_tokens: int
     max_prefill_tokens_with_decodes: int | None = None
-    block_size: int = 16
+    block_size: int | None = 16  # None: as the attention likes that the core chooses
     num_kv_blocks: int | None = None  # None: the core measures the device's free memory
     kv_cache_bytes: int | None = None
     gpu_memory_utilization: float = 0.9
@@ -36,5 +38,8 @@ class CoreSetup(msgspec.Struct, frozen=True, kw_only=True):
     num_valid_tokens: int  # ids at and above are padding of the vocabulary and never sampled
     num_threads: int | None = None
     compile: bool = False
+    attention: Literal["auto"] | AttentionName = "auto"
+    cuda_graphs: Literal["auto"] | bool = "auto"
+    count_nodes: bool = False  # a profile is to be made: the openvino runner clocks its nodes
     log_level: str = "info"
     log_format: Literal["auto", "json", "console"] = "auto"

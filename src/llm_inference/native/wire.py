@@ -3,9 +3,9 @@
 front (DEALER, any number)                    core (ROUTER, one)
   Hello ────────────────────────────────────►   (answered once the model is loaded)
   ◄──────────────────────────────── Ready | Failed
-  Submit, Abort ─────────────────────────────►
+  Submit, Abort, ProfileSteps ───────────────►
   ◄──────────── Step (after each step that concerns this front; at least one a second, empty, as a heartbeat)
-  ◄──────────────────────────────── Rejected
+  ◄──────────────────────────────── Rejected | Profiled
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import msgspec
 from llm_inference.engine.base import EngineStats
 from llm_inference.native.messages import SequenceOutput
 from llm_inference.native.request import CoreRequest, SampledToken
+from llm_inference.telemetry.profiling.figures import ProfileOrder, StepFigures
 
 
 class Hello(msgspec.Struct, frozen=True, tag=True):
@@ -30,6 +31,23 @@ class Abort(msgspec.Struct, frozen=True, tag=True):
 
     request_id: str
     index: int | None = None
+
+
+class ProfileSteps(msgspec.Struct, frozen=True, tag=True):
+    """Profile the next steps, and write their trace to `trace_file`, which only this user may read."""
+
+    profile_id: str
+    order: ProfileOrder
+    trace_file: str
+
+
+class Profiled(msgspec.Struct, frozen=True, tag=True):
+    """A profile has ended: what the core counted meanwhile, or why there is none (the class name of an error)."""
+
+    profile_id: str
+    steps: StepFigures | None = None
+    error: str = ""
+    message: str = ""
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
@@ -89,5 +107,5 @@ class Step(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     failures: tuple[Failure, ...] = ()
 
 
-FromFront = Hello | Submit | Abort
-FromCore = Ready | Failed | Rejected | Step
+FromFront = Hello | Submit | Abort | ProfileSteps
+FromCore = Ready | Failed | Rejected | Step | Profiled

@@ -6,19 +6,26 @@ read for ever, too. Here:
     head of a request     at most MAX_HEAD_BYTES, complete within HEAD_TIMEOUT_S      else 431, 408
     body of a request     something arrives every BODY_IDLE_S while we want it, and all within BODY_TIMEOUT_S,
                           and no longer than LINGER_S after the answer                else 408
+    beside a body         at most MAX_HEAD_BYTES of chunk extensions or trailers      else 431
     bytes for the client  the client takes some every WRITE_STALL_S                   else the connection is cut
 
 A request that ends so is a client that left: its work is aborted like any other's. A connection that is lost tells
-every request on it, also one with others queued behind it. Knows nothing of routes, bodies or engines.
+every request on it, also one with others queued behind it. Trailers are read over: as headers they would pass whoever
+checks those. The offer to go on in another protocol (`Upgrade: h2c` of Java's client) is declined: the request is
+answered in this one. Knows nothing of routes, bodies or engines.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from typing import Any, ClassVar
 
+import httptools
 import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from llm_inference.serve.joined_response import JoinedResponse
 
 #: status → (reason phrase, code, message)
 _REFUSALS = {
@@ -44,13 +51,14 @@ class BoundedConnection(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self._in_head = True  # of a request that has begun, or of the first that is to come
         self._in_body = False
-        self._begun_here = False  # the head began in the piece of data that is being parsed
+        self._got_on = False  # a head began or body came in the piece of data that is being parsed
         self._num_head_bytes = 0
         self._last_data = self._head_since = self._answered = self.loop.time()
         self._last_write = self._head_since  # the client took something, or there was nothing to take
         self._num_unsent = 0
         self._check_timer: asyncio.TimerHandle | None = None
-        self._unfinished: list[Any] = []  # requests before the newest one
+        self._unfinished: deque[Any] = deque()  # requests before the newest one, which are answered in their order
+        self._declining = False  # this head offers another protocol
 
     # --- asyncio
 
@@ -66,10 +74,11 @@ class BoundedConnection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         self._last_data = self.loop.time()
-        was_in_head = self._in_head
-        self._begun_here = False
-        super().data_received(data)
-        if self._in_head and was_in_head and not self._begun_here:
+        before = self._in_head, self._in_body
+        self._got_on = False
+        self._unset_keepalive_if_required()
+        self._parse(data)
+        if (self._in_head or self._in_body) and before == (self._in_head, self._in_body) and not self._got_on:
             self._count_head(len(data))
 
     def resume_writing(self) -> None:
@@ -79,20 +88,37 @@ class BoundedConnection(HttpToolsProtocol):
     # --- the parser
 
     def on_message_begin(self) -> None:
-        self._in_head, self._in_body, self._begun_here = True, False, True
+        self._in_head, self._in_body, self._got_on = True, False, True
         self._num_head_bytes = 0
         self._head_since = self.loop.time()
         super().on_message_begin()
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_head:
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
+        if self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT":
+            self._declining = True
+            return
         self._in_head, self._in_body = False, True
+        self._num_head_bytes = 0
         before = self.cycle
         super().on_headers_complete()
-        self._unfinished = [cycle for cycle in self._unfinished if not cycle.response_complete]
+        self.cycle.__class__ = JoinedResponse  # nothing of it has run yet, and uvicorn has no place to name another
+        while self._unfinished and self._unfinished[0].response_complete:
+            self._unfinished.popleft()
         if before is not None and not before.response_complete:
             self._unfinished.append(before)
 
+    def on_body(self, body: bytes) -> None:
+        self._num_head_bytes = 0
+        self._got_on = True
+        super().on_body(body)
+
     def on_message_complete(self) -> None:
+        if self._declining:
+            return
         self._in_body = False
         super().on_message_complete()
 
@@ -104,6 +130,24 @@ class BoundedConnection(HttpToolsProtocol):
         self._refuse(400)
 
     # --- inside
+
+    def _parse(self, data: bytes) -> None:
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            if self._declining:
+                self._declining = False
+                self._parse(self._head_without_upgrade() + data[upgrade.args[0] :])
+        except httptools.HttpParserError as error:
+            self.send_400_response(str(error))
+
+    def _head_without_upgrade(self) -> bytes:
+        """The head that was just parsed, for a parser of its own: the old one takes no more of this connection."""
+        line = b"%s %s HTTP/%s" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
+        headers = [b"%s: %s" % (name, value) for name, value in self.headers if name != b"upgrade"]
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn makes them
+        return b"\r\n".join([line, *headers, b"", b""])
 
     def _count_head(self, num_bytes: int) -> None:
         self._num_head_bytes += num_bytes

@@ -8,8 +8,7 @@ import gc
 import logging
 import signal
 import socket
-import sys
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 
 import uvicorn
@@ -18,17 +17,15 @@ from prometheus_client import CollectorRegistry
 
 from llm_inference.config.admission import AdmissionConfig
 from llm_inference.config.schema import ApiConfig, ServerConfig
-from llm_inference.engine.base import Engine
-from llm_inference.errors import LLMInferenceError
+from llm_inference.engine.held import Held
+from llm_inference.gateway.admin.fleet import Fleet
 from llm_inference.gateway.admission.rules import NO_QUEUE, AdmissionRules, DegradeRule
 from llm_inference.gateway.app import create_app
 from llm_inference.gateway.canary import Canary
-from llm_inference.gateway.routing.router import Router
 from llm_inference.gateway.settings import GatewaySettings
 from llm_inference.serve.connection import BoundedConnection
-from llm_inference.serve.reload import Reloader
-from llm_inference.serve.routing import routing_table
-from llm_inference.serve.telemetry import metrics_of, running_tracing, shared_metrics
+from llm_inference.serve.desk import Desk
+from llm_inference.serve.telemetry import metrics_of, running_tracing, sent_metrics, shared_metrics
 from llm_inference.serve.tenants import running_tenants
 from llm_inference.serve.warm_up import warm_models
 
@@ -41,19 +38,18 @@ GC_THRESHOLD = 20_000
 
 async def run_gateway(
     config: ServerConfig,
-    engines: Mapping[str, Engine],
+    desk: Desk,
+    fleet: Fleet,
     listener: socket.socket,
     run_dir: Path,
     *,
     warm_up: bool,
     on_listening: Callable[[], None],
     worker: int | None = None,
-    reloader: Callable[[Router], Reloader] | None = None,
 ) -> None:
-    """Serve HTTP until SIGTERM or SIGINT, then drain. Engines are the caller's to stop.
+    """Serve HTTP until SIGTERM or SIGINT, then drain. The desk's engines are the caller's to stop.
 
-    `worker`: which of several gateway processes this is. `reloader`: made for this router, it reloads on SIGHUP and
-    when an operator asks for it.
+    `worker`: which of several gateway processes this is.
     """
     aliases = {alias: model.name for model in config.models for alias in model.aliases}
     settings = gateway_settings(
@@ -63,59 +59,23 @@ async def run_gateway(
         redact_prompts=config.telemetry.redact_prompts,
     )
     registry = CollectorRegistry()
-    metrics = metrics_of(config, engines, worker=worker, registry=registry)
+    metrics = metrics_of(config, lambda: desk.engines, worker=worker, registry=registry)
     async with (
         running_tracing(config) as tracing,
         shared_metrics(config, metrics, run_dir),
+        sent_metrics(config, metrics, worker),
         running_tenants(config, metrics, run_dir) as tenants,
     ):
-        router = Router(routing_table(config.models, engines))
-        app = create_app(router, settings, registry=registry, metrics=metrics, tenants=tenants, tracing=tracing)
-        async with _reloading(app, reloader(router) if reloader is not None else None):
-            try:
-                await _serve(app, config, engines, listener, warm_up=warm_up, on_listening=on_listening)
-            finally:
-                await router.close()
-
-
-@contextlib.asynccontextmanager
-async def _reloading(app: FastAPI, reloader: Reloader | None) -> AsyncGenerator[None, None]:
-    if reloader is None:
-        yield
-        return
-    app.state.gateway.reload = reloader.reload
-    tasks: set[asyncio.Task[None]] = set()
-
-    async def reload() -> None:
-        try:
-            await reloader.reload()
-        except LLMInferenceError as exc:
-            logger.error("the configuration was not taken, the old one goes on: %s", exc.message)
-
-    def on_hangup() -> None:
-        tasks.add(task := asyncio.create_task(reload()))
-        task.add_done_callback(tasks.discard)
-
-    loop = asyncio.get_running_loop()
-    # On a terminal it means that the terminal is gone, and ends the server as it ends any program.
-    listens = not sys.stdin.isatty()
-    if listens:
-        loop.add_signal_handler(signal.SIGHUP, on_hangup)
-    try:
-        yield
-    finally:
-        if listens:
-            loop.remove_signal_handler(signal.SIGHUP)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await reloader.close()
+        app = create_app(desk.router, settings, registry=registry, metrics=metrics, tenants=tenants, tracing=tracing)
+        app.state.gateway.fleet = fleet
+        desk.admission = app.state.gateway.admission
+        await _serve(app, config, desk, listener, warm_up=warm_up, on_listening=on_listening)
 
 
 async def _serve(
     app: FastAPI,
     config: ServerConfig,
-    engines: Mapping[str, Engine],
+    desk: Desk,
     listener: socket.socket,
     *,
     warm_up: bool,
@@ -161,7 +121,10 @@ async def _serve(
         on_listening()
         _spare_garbage_collection()
         if warm_up:
-            warming = asyncio.create_task(warm_models(config.models, engines, gateway.end_warm_up))
+            loaded = {
+                name: one for name, one in desk.engines.items() if isinstance(one, Held) and one.state == "loaded"
+            }
+            warming = asyncio.create_task(warm_models(config.models, loaded, gateway.end_warm_up))
             if config.telemetry.canary_interval_s is not None:  # of several workers one is enough
                 asking = Canary(gateway.engines, gateway.metrics, gateway.canary_results)
                 canary = asyncio.create_task(asking.run(config.telemetry.canary_interval_s))
@@ -198,7 +161,7 @@ def admission_rules(config: AdmissionConfig) -> AdmissionRules:
         ageing_s=config.ageing_s,
         max_kv_cache_usage=config.max_kv_cache_usage,
         shares=dict(config.shares),
-        degrade=tuple(DegradeRule(rule.when_queue_above, rule.max_tokens) for rule in config.degrade),
+        degrade=tuple(DegradeRule(rule.when_queue_above, rule.max_tokens, rule.lower_tier) for rule in config.degrade),
     )
 
 

@@ -7,7 +7,8 @@
       └── SIGTERM: not ready → drain → stop listening → stop engines
 
 With `api.workers` > 1 the parent owns the engines and one child per worker (`worker.py` runs `run_gateway` there); the
-kernel spreads connections over the workers' sockets, which share one address.
+kernel spreads connections over the workers' sockets, which share one address. They hear of engines and of another
+configuration through `workforce.py`.
 """
 
 from __future__ import annotations
@@ -20,28 +21,34 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import uvloop
 
 from llm_inference.config.schema import ServerConfig
-from llm_inference.engine.base import Engine
 from llm_inference.engine.registry import EngineContext
 from llm_inference.engine.supervisor import Child
 from llm_inference.errors import StartupError
-from llm_inference.serve.engines import start_engines
+from llm_inference.serve.fleet import OwnFleet, own_desk
+from llm_inference.serve.hangup import reloading_on_hangup
 from llm_inference.serve.http import run_gateway
+from llm_inference.serve.keeper import Keeper
 from llm_inference.serve.listener import bind
 from llm_inference.serve.reload import Reloader
 from llm_inference.serve.run_directory import run_directory
 from llm_inference.serve.telemetry import metrics_server
 from llm_inference.serve.tenants import check_tenants, limit_server
 from llm_inference.serve.worker import worker_spec
+from llm_inference.serve.workforce import overseeing
+from llm_inference.telemetry import tracing
 from llm_inference.telemetry.logging import configure_logging, resolve_format
-from llm_inference.telemetry.tracing import check_installed
+from llm_inference.telemetry.metrics import otlp
 
 logger = logging.getLogger(__name__)
+
+#: The configuration as it was read, and how to read it anew.
+_Reading = tuple[ServerConfig, Callable[[], ServerConfig]]
 
 
 def run(config: ServerConfig, read: Callable[[], ServerConfig] | None = None) -> int:
@@ -57,15 +64,15 @@ def run(config: ServerConfig, read: Callable[[], ServerConfig] | None = None) ->
     _allow_many_connections()
     check_tenants(config)
     if config.telemetry.traces:
-        check_installed()
+        tracing.check_installed()
+    if config.telemetry.otlp_metrics:
+        otlp.check_installed()
     listener = bind(config.api)
     try:
         with run_directory() as run_dir:
-            if config.api.workers > 1:
-                code: int = uvloop.run(_serve_workers(config, listener, run_dir, started))
-            else:
-                reading = None if read is None else (as_read, read)
-                code = uvloop.run(_serve_here(config, listener, run_dir, started, reading))
+            serve = _serve_workers if config.api.workers > 1 else _serve_here
+            reading = None if read is None else (as_read, read)
+            code: int = uvloop.run(serve(config, listener, run_dir, started, reading))
             return code
     finally:
         listener.close()
@@ -78,30 +85,46 @@ async def _serve_here(
     listener: socket.socket,
     run_dir: Path,
     started: float,
-    reading: tuple[ServerConfig, Callable[[], ServerConfig]] | None,
+    reading: _Reading | None,
 ) -> int:
-    """`reading`: the configuration as it was read, and how to read it anew."""
-    engines = await _start_or_stop(config, run_dir)
-    if engines is None:
+    keeper = await _begin_or_stop(config, run_dir)
+    if keeper is None:
         return 0
-    context = _context(config, run_dir)
+    desk = own_desk(keeper)
     try:
-        await run_gateway(
-            config,
-            engines,
-            listener,
-            run_dir,
-            warm_up=True,
-            on_listening=lambda: _announce(config, listener, started),
-            reloader=None if reading is None else lambda router: Reloader(*reading, router, engines, context),
-        )
+        await keeper.join(desk)
+        async with keeper.running(), _reloading(keeper, reading) as reloader:
+            await run_gateway(
+                config,
+                desk,
+                OwnFleet(keeper, reloader),
+                listener,
+                run_dir,
+                warm_up=True,
+                on_listening=lambda: _announce(config, listener, started),
+            )
     finally:
-        for engine in engines.values():
-            await engine.stop(grace_s=1.0)
+        await desk.close()
+        await keeper.close(grace_s=1.0)
     return 0
 
 
-async def _serve_workers(config: ServerConfig, listener: socket.socket, run_dir: Path, started: float) -> int:
+@contextlib.asynccontextmanager
+async def _reloading(keeper: Keeper, reading: _Reading | None) -> AsyncIterator[Reloader | None]:
+    if reading is None:
+        yield None
+        return
+    reloader = Reloader(*reading, keeper)
+    async with reloading_on_hangup(reloader.reload):
+        try:
+            yield reloader
+        finally:
+            await reloader.close()
+
+
+async def _serve_workers(
+    config: ServerConfig, listener: socket.socket, run_dir: Path, started: float, reading: _Reading | None
+) -> int:
     """The parent: engines and workers are its children; it serves no HTTP itself."""
     if config.api.uds is not None:
         raise StartupError("api.uds: several workers cannot share a Unix socket; set api.workers to 1")
@@ -111,36 +134,43 @@ async def _serve_workers(config: ServerConfig, listener: socket.socket, run_dir:
     api = config.api.model_copy(update={"host": host, "port": port})
     config = config.model_copy(update={"api": api})
     reserved = bind(api, reuse_port=True)  # holds the port while no worker listens; never listens itself
-    engines = await _start_or_stop(config, run_dir)
-    if engines is None:
+    keeper = await _begin_or_stop(config, run_dir)
+    if keeper is None:
         return 0
 
-    workers = [Child(worker_spec(config, run_dir, index)) for index in range(api.workers)]
+    workers = [Child(worker_spec(run_dir, index)) for index in range(api.workers)]
     stopping = asyncio.Event()
     for signum in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(signum, stopping.set)
     try:
-        async with limit_server(config, run_dir), metrics_server(engines, run_dir):
+        async with (
+            limit_server(config, run_dir),
+            metrics_server(keeper.engines, run_dir),
+            keeper.running(),
+            _reloading(keeper, reading) as reloader,
+            overseeing(keeper, OwnFleet(keeper, reloader), run_dir),
+        ):
             await asyncio.gather(*(worker.start() for worker in workers))
             _announce(config, reserved, started)
             await stopping.wait()
             await asyncio.gather(*(worker.stop(api.shutdown_grace_s + 2) for worker in workers))
     finally:
         await asyncio.gather(*(worker.stop(0) for worker in workers), return_exceptions=True)
-        for engine in engines.values():
-            await engine.stop(grace_s=1.0)
+        await keeper.close(grace_s=1.0)
         reserved.close()
     return 0
 
 
-async def _start_or_stop(config: ServerConfig, run_dir: Path) -> dict[str, Engine] | None:
+async def _begin_or_stop(config: ServerConfig, run_dir: Path) -> Keeper | None:
     """Start the engines; None when SIGTERM or SIGINT came first."""
-    starting = asyncio.create_task(start_engines(tuple(config.models), _context(config, run_dir)))
+    keeper = Keeper(config, _context(config, run_dir))
+    starting = asyncio.create_task(keeper.begin())
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, starting.cancel)
     try:
-        return await starting
+        await starting
+        return keeper
     except asyncio.CancelledError:
         logger.info("stopped while starting")
         return None

@@ -1,120 +1,126 @@
-"""Taking a changed configuration while requests run.
+"""Taking a changed configuration while requests run: by every gateway process, or by none.
 
-    read ──► compare ──► start and warm what is new ──► swap the table ──► drain and stop what is no longer there
+    read ──► compare ──► start and warm what is new ──► every desk: prepare ──► every desk: commit ──► retire the old
 
-Until the swap nothing has changed, so a configuration that is wrong, or whose engine does not start, leaves everything
-as it was. Requests keep the table that they began with. An entry whose engine is told the same as before keeps its
-engine; aliases, weights, tiers and routing are the table's alone.
+Until the commit nothing has changed, so a configuration that is wrong, whose engine does not start, or that one of the
+processes cannot serve leaves everything as it was. Requests keep the table that they began with. An entry whose engine
+is told the same as before keeps its engine; aliases, weights, tiers and routing are the table's alone.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import logging
-from collections.abc import Callable, Mapping
-from itertools import count
+from collections.abc import Callable, Iterable, Mapping
+
+import msgspec
 
 from llm_inference.config.schema import ModelConfig, ServerConfig
-from llm_inference.engine.base import Engine
-from llm_inference.engine.registry import EngineContext
 from llm_inference.errors import ConfigError
-from llm_inference.gateway.admin.reloading import ReloadReport
-from llm_inference.gateway.routing.router import Router
-from llm_inference.gateway.routing.table import RoutingTable
-from llm_inference.serve.engines import start_engines
-from llm_inference.serve.routing import replica_configs, routing_table
-from llm_inference.serve.warm_up import warm_models
+from llm_inference.gateway.admin.fleet import ReloadReport
+from llm_inference.serve.keeper import Keeper
+from llm_inference.serve.kept import Kept
+from llm_inference.serve.routing import replica_configs
 
 logger = logging.getLogger(__name__)
 
 #: Sections of the file that are read at the start alone.
-_FIXED_SECTIONS = ("api", "admission", "telemetry")
+_FIXED_SECTIONS = ("api", "admission", "loading", "telemetry")
 #: Keys of a model that were read at the start alone.
 _FIXED_KEYS = ("limits", "price")
-#: Between the swap and the stop: a request that has just been routed by the old table is on its way to its engine.
+#: Between the commit and the stop: a request that was just routed by the old table is on its way to its engine.
 _HANDOVER_S = 1.0
 
 
 class Reloader:
-    """`engines` is changed in place: whoever stops them at the end stops those of the newest configuration."""
+    """`config`: as it was read for the start; what is served of it is the keeper's."""
 
-    def __init__(
-        self,
-        config: ServerConfig,
-        read: Callable[[], ServerConfig],
-        router: Router,
-        engines: dict[str, Engine],
-        context: EngineContext,
-    ) -> None:
+    def __init__(self, config: ServerConfig, read: Callable[[], ServerConfig], keeper: Keeper) -> None:
         self._config = config
         self._begun = config  # what is in force of the sections that are read at the start alone
-        self._closing = asyncio.Event()
         self._read = read
-        self._router = router
-        self._engines = engines
-        self._context = context
-        self._lock = asyncio.Lock()
-        self._numbers = count(1)
+        self._keeper = keeper
+        self._one = asyncio.Lock()
+        self._closing = asyncio.Event()
         self._retiring: set[asyncio.Task[None]] = set()
 
     async def reload(self) -> ReloadReport:
         """One at a time. Raises `StartupError`, and then everything is as it was."""
-        async with self._lock:
+        async with self._one:
             new = await asyncio.to_thread(self._read)
             old_told, new_told = _told(self._config), _told(new)
-            kept = {one: self._engines[one] for one in new_told if old_told.get(one) == new_told[one]}
             _refuse_changed_applications(old_told, new_told)
-            started = await self._start(new, kept)
-            table = routing_table(new.models, {**kept, **started})
+            same = [one for one in new_told if old_told.get(one) == new_told[one]]
             unlike = _needs_restart(self._begun, new)
-            gone = {one: engine for one, engine in self._engines.items() if one not in kept}
-            _keep_demotions(self._router.table, table, kept)
-            old_table = self._router.replace(table)
+            fresh, gone = await self._take(new, same)
             self._config = new
-            self._engines.clear()
-            self._engines.update({**kept, **started})
-            task = asyncio.create_task(self._retire(old_table, gone))
+            task = asyncio.create_task(self._retire(gone))
             self._retiring.add(task)
             task.add_done_callback(self._retiring.discard)
-        report = ReloadReport(list(started), list(gone), list(kept), unlike)
-        logger.info("reloaded: started %s, stopping %s, kept %s", *map(_listing, (started, gone, kept)))
+        report = ReloadReport([one.replica for one in fresh], [one.replica for one in gone], same, unlike)
+        logger.info(
+            "reloaded: started %s, stopping %s, kept %s", *map(_listing, (report.started, report.stopped, same))
+        )
         if unlike:
             logger.warning("not taken until the server is restarted: %s", ", ".join(unlike))
         return report
+
+    async def _take(self, new: ServerConfig, same: list[str]) -> tuple[list[Kept], list[Kept]]:
+        """What is new, started and served everywhere, and what is no longer served. Raises `StartupError`."""
+        keeper = self._keeper
+        served = new.model_copy(update={name: getattr(keeper.config, name) for name in _FIXED_SECTIONS})
+        fresh: list[Kept] = []
+        try:
+            fresh = await keeper.plan(served, without=same)
+            await _load_what_is_lazy_no_more(keeper, served, same)
+            await keeper.start(fresh, warm=True)
+            known = {**{one: keeper.kept[one] for one in same}, **{one.replica: one for one in fresh}}
+            entries = {one: entry for entry in served.models for one in replica_configs(entry)}
+            kept = {one: known[one] for one in entries}
+            # Only this keeps gateway processes that start meanwhile waiting.
+            async with keeper.changing:
+                try:
+                    posts = [msgspec.structs.replace(one.post(), lazy=entries[name].lazy) for name, one in kept.items()]
+                    await keeper.each(lambda desk: desk.prepare(served, posts))
+                except BaseException:
+                    await keeper.each(lambda desk: desk.rollback())
+                    raise
+                await keeper.each(lambda desk: desk.commit())
+                keeper.config = served
+                for name, entry in entries.items():
+                    kept[name].entry = entry
+                return fresh, keeper.replace(kept)
+        except BaseException:
+            await keeper.stop(fresh, 0)
+            raise
 
     async def close(self) -> None:
         """Wait until what was replaced has stopped, now that nobody waits for it any more."""
         self._closing.set()
         await asyncio.gather(*self._retiring, return_exceptions=True)
 
-    async def _start(self, new: ServerConfig, kept: Mapping[str, Engine]) -> dict[str, Engine]:
-        """The engines of the entries that are not kept whole, in a run directory of their own."""
-        entries = tuple(model for model in new.models if not set(replica_configs(model)) <= set(kept))
-        if not entries:
-            return {}
-        run_dir = self._context.run_dir / f"reload-{next(self._numbers)}"
-        run_dir.mkdir(mode=0o700)
-        context = dataclasses.replace(self._context, run_dir=run_dir, progress=False)
-        started = await start_engines(entries, context, without=frozenset(kept))
-        await warm_models(entries, started, lambda: None)
-        return started
-
-    async def _retire(self, table: RoutingTable, gone: Mapping[str, Engine]) -> None:
+    async def _retire(self, gone: list[Kept]) -> None:
         api, admission = self._begun.api, self._begun.admission
         # Requests at the door have chosen already, and may wait there for so long.
         waiting_s = admission.max_wait_s if admission.max_queue_requests else 0.0
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._closing.wait(), _HANDOVER_S + waiting_s)
-        for group in table.groups.values():
-            await group.close()
-        ends = await asyncio.gather(*(one.stop(api.shutdown_grace_s) for one in gone.values()), return_exceptions=True)
-        for name, end in zip(gone, ends, strict=True):
-            if isinstance(end, Exception):
-                logger.error("%s did not stop as it should: %s", name, end)
+        try:
+            await self._keeper.retire(gone, api.shutdown_grace_s)
+        except Exception:
+            logger.exception("what the reload replaced did not stop as it should")
         if gone:
-            logger.info("stopped %s", _listing(gone))
+            logger.info("stopped %s", _listing(one.replica for one in gone))
+
+
+async def _load_what_is_lazy_no_more(keeper: Keeper, config: ServerConfig, same: Iterable[str]) -> None:
+    """Raises `NotReadyError`."""
+    eager = {one for entry in config.models if not entry.lazy for one in replica_configs(entry)}
+    for one in eager.intersection(same):
+        kept = keeper.kept[one]
+        if kept.entry.lazy and not kept.barred:
+            await keeper.load(kept)
 
 
 def _refuse_changed_applications(old: Mapping[str, ModelConfig], new: Mapping[str, ModelConfig]) -> None:
@@ -122,15 +128,6 @@ def _refuse_changed_applications(old: Mapping[str, ModelConfig], new: Mapping[st
     for name, model in new.items():
         if model.engine == "ray" and name in old and old[name].engine == "ray" and old[name] != model:
             raise ConfigError(f"{name}: a changed model on Ray needs a restart of this server (with `ray.keep: true`)")
-
-
-def _keep_demotions(old: RoutingTable, new: RoutingTable, kept: Mapping[str, Engine]) -> None:
-    for name, group in new.groups.items():
-        before = old.groups.get(name)
-        if before is None or before.shadowing is None or group.shadowing is None or before.ladder != group.ladder:
-            continue
-        same = {one.tier for one in group.deployments if all(replica.id in kept for replica in one.replicas)}
-        group.shadowing.agreement.take_over(before.shadowing.agreement, same)
 
 
 def _told(config: ServerConfig) -> dict[str, ModelConfig]:
@@ -155,5 +152,5 @@ def _needs_restart(old: ServerConfig, new: ServerConfig) -> list[str]:
     return unlike
 
 
-def _listing(names: Mapping[str, Engine]) -> str:
+def _listing(names: Iterable[str]) -> str:
     return ", ".join(names) or "none"

@@ -18,7 +18,9 @@ from llm_inference.gateway.routing.replica import Replica
 from llm_inference.gateway.routing.table import RoutingTable
 
 #: Keys of an entry that are the gateway's: no engine is told of them.
-_OURS = frozenset({"replicas", "version", "tier", "weight", "shadow", "routing", "limits", "price"})
+_OURS = frozenset(
+    {"replicas", "version", "tier", "weight", "shadow", "routing", "limits", "price", "lazy", "idle_unload_s", "memory"}
+)
 #: Precisions by what they keep of a model's answers, best first. What is not here, and "auto", is as good as 16 bits.
 _RANKS = {"float32": 0, "bfloat16": 1, "float16": 1, "fp8": 2, "int8": 2, "awq": 3, "gptq": 3, "int4": 3}
 _DEFAULT_RANK = 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -16,6 +16,7 @@ from llm_inference.telemetry.metrics import Metrics
 from llm_inference.telemetry.metrics.exchange import MetricsClient, MetricsServer
 from llm_inference.telemetry.metrics.gpu import Gpus
 from llm_inference.telemetry.metrics.machine import Machine
+from llm_inference.telemetry.metrics.otlp import OtlpMetrics
 from llm_inference.telemetry.tracing import Tracing
 from llm_inference.version import __version__
 
@@ -31,7 +32,11 @@ class _HasProcess(Protocol):
 
 
 def metrics_of(
-    config: ServerConfig, engines: Mapping[str, Engine], *, worker: int | None = None, registry: CollectorRegistry
+    config: ServerConfig,
+    engines: Callable[[], Mapping[str, Engine]],
+    *,
+    worker: int | None = None,
+    registry: CollectorRegistry,
 ) -> Metrics:
     """Of a gateway process; `worker` is its number where there are several."""
     metrics = Metrics(
@@ -41,7 +46,7 @@ def metrics_of(
         machine=Machine(gpus=Gpus.open()),
     )
     metrics.set_once("build_info", {(__version__,): 1.0})
-    metrics.watch_processes(lambda: engine_pids(engines))
+    metrics.watch_processes(lambda: engine_pids(engines()))
     return metrics
 
 
@@ -62,6 +67,22 @@ async def running_tracing(config: ServerConfig) -> AsyncIterator[Tracing | None]
         yield tracing
     finally:
         await asyncio.to_thread(tracing.close)
+
+
+@asynccontextmanager
+async def sent_metrics(config: ServerConfig, metrics: Metrics, worker: int | None) -> AsyncIterator[None]:
+    """Of several workers the first sends the sum. Raises `ConfigError` where the packages are missing."""
+    if not config.telemetry.otlp_metrics or worker not in (None, 0):
+        yield
+        return
+    otlp = OtlpMetrics(metrics.whole)
+    sending = asyncio.create_task(otlp.run(), name="otlp metrics")
+    try:
+        yield
+    finally:
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+        await otlp.close()
 
 
 @asynccontextmanager

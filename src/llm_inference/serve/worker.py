@@ -6,31 +6,24 @@ python -m llm_inference.serve.worker RUN_DIR INDEX
 from __future__ import annotations
 
 import asyncio
-import json
+import os
+import signal
 import sys
 from pathlib import Path
 
 import uvloop
-from pydantic import SecretStr
 
-from llm_inference.config.schema import ServerConfig
 from llm_inference.engine.registry import EngineContext
 from llm_inference.engine.supervisor import ChildSpec
 from llm_inference.errors import StartupError
-from llm_inference.serve.engines import start_engines
 from llm_inference.serve.http import run_gateway
 from llm_inference.serve.listener import bind
+from llm_inference.serve.workforce import overseen
 from llm_inference.telemetry.logging import configure_logging
 
-CONFIG_FILE = "config.json"
 
-
-def worker_spec(config: ServerConfig, run_dir: Path, index: int) -> ChildSpec:
-    """How the parent runs worker `index`. Writes the configuration, keys included, into the private `run_dir`."""
-    file = run_dir / CONFIG_FILE
-    if not file.exists():
-        file.touch(mode=0o600)
-        file.write_text(json.dumps(config.model_dump(exclude_unset=True), default=_reveal))
+def worker_spec(run_dir: Path, index: int) -> ChildSpec:
+    """How the parent runs worker `index`, which asks it at `run_dir` what to serve."""
     ready_file = run_dir / f"worker-{index}.ready"
 
     async def ready() -> None:
@@ -49,48 +42,40 @@ def worker_spec(config: ServerConfig, run_dir: Path, index: int) -> ChildSpec:
 
 def main() -> int:
     run_dir, index = Path(sys.argv[1]), int(sys.argv[2])
-    config = ServerConfig.model_validate(json.loads((run_dir / CONFIG_FILE).read_text()))
-    configure_logging(config.api.log_level, config.api.log_format, sys.stderr, worker=index)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the parent reloads
+    configure_logging("info", "auto", sys.stderr, worker=index)
     try:
-        code: int = uvloop.run(_serve(config, run_dir, index))
+        code: int = uvloop.run(_serve(run_dir, index))
         return code
     except StartupError as exc:
         print(f"error: {exc.message}", file=sys.stderr)
         return StartupError.exit_code
 
 
-async def _serve(config: ServerConfig, run_dir: Path, index: int) -> int:
-    context = EngineContext(
-        run_dir=run_dir,
-        progress=False,
-        log_level=config.api.log_level,
-        log_format=config.api.log_format,
-        owns_core=False,
-    )
-    engines = await start_engines(tuple(config.models), context)
-    listener = bind(config.api, reuse_port=True)
-    try:
-        await run_gateway(
-            config,
-            engines,
-            listener,
-            run_dir,
-            warm_up=index == 0,
-            on_listening=(run_dir / f"worker-{index}.ready").touch,
-            worker=index,
-        )
-    finally:
-        for engine in engines.values():
-            await engine.stop(grace_s=0)
-        listener.close()
+async def _serve(run_dir: Path, index: int) -> int:
+    context = EngineContext(run_dir=run_dir, progress=False, owns_core=False)
+
+    def end() -> None:
+        """In order; the parent starts another one in its place."""
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    async with overseen(run_dir, context, index, on_lost=end) as (config, desk, oversight):
+        configure_logging(config.api.log_level, config.api.log_format, sys.stderr, worker=index)
+        listener = bind(config.api, reuse_port=True)
+        try:
+            await run_gateway(
+                config,
+                desk,
+                oversight,
+                listener,
+                run_dir,
+                warm_up=index == 0,
+                on_listening=(run_dir / f"worker-{index}.ready").touch,
+                worker=index,
+            )
+        finally:
+            listener.close()
     return 0
-
-
-def _reveal(value: object) -> str:
-    """A secret as text, for the private file alone."""
-    if isinstance(value, SecretStr):
-        return value.get_secret_value()
-    raise TypeError(f"cannot write {type(value).__name__} to a worker's configuration")
 
 
 if __name__ == "__main__":

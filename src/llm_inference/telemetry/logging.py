@@ -13,15 +13,20 @@ Knows nothing of requests or HTTP: what a field means is its writer's business.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
-import math
 import sys
+import time
 import unicodedata
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime, timezone
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal, TextIO
+from math import isfinite
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TextIO
+
+import msgspec
 
 if TYPE_CHECKING:
     _StreamHandler = logging.StreamHandler[TextIO]
@@ -34,6 +39,10 @@ LogFormat = Literal["auto", "json", "console"]
 _OURS = ("llm_inference", "uvicorn")
 _UVICORN = ("uvicorn", "uvicorn.error", "uvicorn.access", "uvicorn.asgi")
 _ENCODER = json.JSONEncoder(ensure_ascii=True, allow_nan=False)
+_FAST_ENCODER = msgspec.json.Encoder()
+#: What strict JSON takes as it is, floats if they are finite.
+_PLAIN = frozenset({str, int, bool, float, type(None)})
+_STR = frozenset({str})
 #: Unicode categories that move the cursor, break a line, reorder it or cannot be encoded.
 _UNPRINTABLE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
@@ -74,7 +83,45 @@ def resolve_format(format: LogFormat, stream: TextIO) -> Literal["json", "consol
 
 
 class _SafeHandler(_StreamHandler):
-    """Ours, so that a second `configure_logging` finds it; survives a stream that cannot encode a character."""
+    """Ours, so that a second `configure_logging` finds it; survives a stream that cannot encode a character.
+
+    Lines below warning that come in one round of the event loop are written at its end, all at once.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self._lines: list[str] = []
+        self._flushed_by: asyncio.AbstractEventLoop | None = None  # it has been asked to
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Called with the handler's lock."""
+        try:
+            self._lines.append(self.format(record) + self.terminator)
+            loop = _running_loop() if record.levelno < logging.WARNING else None
+            if loop is None:
+                self.flush()
+            elif loop is not self._flushed_by:
+                self._flushed_by = loop
+                loop.call_soon(self._flush_late)
+        except RecursionError:
+            raise
+        except Exception:
+            self.handleError(record)
+
+    def flush(self) -> None:
+        self.acquire()
+        try:
+            lines, self._lines = self._lines, []
+            self._flushed_by = None
+            if lines:
+                self.stream.write("".join(lines))
+            super().flush()
+        finally:
+            self.release()
+
+    def _flush_late(self) -> None:
+        with suppress(OSError, ValueError):  # a stream that is full or closed: there is no place to say so
+            self.flush()
 
     def format(self, record: logging.LogRecord) -> str:
         text = super().format(record)
@@ -82,6 +129,14 @@ class _SafeHandler(_StreamHandler):
             return text
         encoding = getattr(self.stream, "encoding", None) or "utf-8"
         return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    """Of this thread."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 class JsonFormatter(logging.Formatter):
@@ -104,10 +159,13 @@ class JsonFormatter(logging.Formatter):
             line["exception"] = self.formatException(record.exc_info)
         if record.stack_info:
             line["stack"] = record.stack_info
-        for name, value in fields_of(record).items():
-            line[name if name not in line else f"_{name}"] = value
-        # ASCII only: no U+2028 or bidi mark for a reader to trip over, whatever the stream's encoding.
-        return _ENCODER.encode(line if all(map(_is_plain, line.values())) else _jsonable(line))
+        fields = fields_of(record)
+        if line.keys().isdisjoint(fields):
+            line.update(fields)
+        else:
+            for name, value in fields.items():
+                line[name if name not in line else f"_{name}"] = value
+        return _line_of(line if _are_plain(line) else _jsonable(line))
 
 
 class ConsoleFormatter(logging.Formatter):
@@ -132,9 +190,17 @@ def log_fields(logger: logging.Logger, message: str, fields: Mapping[str, Any]) 
     It does not look for the line of code that called, which costs as much as the rest and which no format shows.
     """
     if logger.isEnabledFor(logging.INFO):
-        record = logging.LogRecord(logger.name, logging.INFO, "", 0, message, (), None)
-        record.fields = fields
-        logger.handle(record)
+        logger.handle(_FieldsRecord(logger.name, message, fields))
+
+
+class _FieldsRecord(logging.LogRecord):
+    """A record of level info without place, thread and process, whose looking up costs more than the line."""
+
+    _CONSTANT: ClassVar[dict[str, Any]] = vars(logging.LogRecord("", logging.INFO, "", 0, "", (), None))
+
+    def __init__(self, name: str, message: str, fields: Mapping[str, Any]) -> None:
+        now = time.time()
+        self.__dict__.update(self._CONSTANT, name=name, msg=message, fields=fields, created=now, msecs=now % 1 * 1000)
 
 
 def utc_timestamp(seconds: float) -> str:
@@ -150,6 +216,8 @@ def _utc_second(seconds: int) -> str:
 
 def message_of(record: logging.LogRecord) -> str:
     """The message with its arguments, or both apart where they do not fit together: a log call never raises."""
+    if not record.args and type(record.msg) is str:
+        return record.msg.rstrip("\n")
     try:
         return record.getMessage().rstrip("\n")
     except (TypeError, ValueError, KeyError):
@@ -159,6 +227,8 @@ def message_of(record: logging.LogRecord) -> str:
 def fields_of(record: logging.LogRecord) -> dict[str, Any]:
     """The structured fields of a record, names as text; {} where there are none."""
     fields = getattr(record, "fields", None)
+    if type(fields) is dict and _STR.issuperset(map(type, fields)):
+        return fields
     return {str(name): value for name, value in fields.items()} if isinstance(fields, Mapping) else {}
 
 
@@ -173,9 +243,18 @@ def _escaped(char: str) -> str:
     return {"\n": "\\n", "\r": "\\r", "\t": "\\t"}.get(char) or char.encode("unicode_escape").decode("ascii")
 
 
+def _line_of(value: Any) -> str:
+    """JSON in ASCII: no U+2028 or bidi mark for a reader to trip over, whatever the stream's encoding."""
+    try:
+        raw = _FAST_ENCODER.encode(value)
+    except (TypeError, ValueError, OverflowError):  # a lone surrogate, an integer beyond 64 bits
+        return _ENCODER.encode(value)
+    return raw.decode("ascii") if raw.isascii() and b"\x7f" not in raw else _ENCODER.encode(value)
+
+
 def _console_value(value: Any) -> str:
     if isinstance(value, float):
-        return f"{value:.4g}" if math.isfinite(value) else str(value)
+        return f"{value:.4g}" if isfinite(value) else str(value)
     if not isinstance(value, str):
         value = value if isinstance(value, (int, type(None))) else json.dumps(_jsonable(value), ensure_ascii=False)
         return escape(str(value))
@@ -184,10 +263,11 @@ def _console_value(value: Any) -> str:
     return escape(json.dumps(value, ensure_ascii=False))
 
 
-def _is_plain(value: Any) -> bool:
-    """Whether strict JSON takes `value` as it is: most lines hold nothing else."""
-    kind = type(value)
-    return kind is str or value is None or kind is int or kind is bool or (kind is float and math.isfinite(value))
+def _are_plain(line: dict[str, Any]) -> bool:
+    """Whether strict JSON takes all values as they are: most lines hold nothing else."""
+    values = line.values()
+    floats = [value for value in values if type(value) is float]
+    return _PLAIN.issuperset(map(type, values)) and all(map(isfinite, floats))
 
 
 def _jsonable(value: Any, depth: int = 0) -> Any:
@@ -195,7 +275,7 @@ def _jsonable(value: Any, depth: int = 0) -> Any:
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
+        return value if isfinite(value) else str(value)
     if depth < 8 and isinstance(value, Mapping):
         return {str(key): _jsonable(item, depth + 1) for key, item in value.items()}
     if depth < 8 and isinstance(value, (list, tuple, set, frozenset)):

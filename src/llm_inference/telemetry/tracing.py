@@ -7,13 +7,12 @@ standard OTEL_* variables say. Knows no HTTP framework and no request: it is giv
 
 from __future__ import annotations
 
-import importlib
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from llm_inference.errors import ConfigError
+from llm_inference.telemetry.otel import make_resource, require
 from llm_inference.version import __version__
 
 #: What crosses processes; everything else in a request's head is nobody's business here.
@@ -76,14 +75,7 @@ class _Api:
 
 def check_installed() -> None:
     """Raises `ConfigError` where a package is missing: before a model is loaded."""
-    for module in ("opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http.trace_exporter"):
-        try:
-            importlib.import_module(module)
-        except ImportError as error:
-            raise ConfigError(
-                f"telemetry.traces: needs the packages of OpenTelemetry ({error.name} is missing); "
-                "install llm-inference[otel], or set it to false"
-            ) from error
+    require("telemetry.traces", "opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http.trace_exporter")
 
 
 class Tracing:
@@ -93,16 +85,11 @@ class Tracing:
         check_installed()
         from opentelemetry import trace
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-        from opentelemetry.sdk.resources import Resource
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-        resource = Resource.create()
-        if str(resource.attributes.get("service.name", "")).startswith("unknown_service"):
-            resource = resource.merge(Resource({"service.name": "llm-inference"}))
-        resource = resource.merge(Resource({"service.version": __version__}))
-        self._provider = TracerProvider(resource=resource)
+        self._provider = TracerProvider(resource=make_resource())
         self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
         self._api = _Api(trace, TraceContextTextMapPropagator())
         self._tracer = self._provider.get_tracer("llm_inference", __version__)

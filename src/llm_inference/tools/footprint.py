@@ -10,6 +10,9 @@ import dataclasses
 import os
 from pathlib import Path
 
+from llm_inference.adapters.launch import Plan, engine_flags, merge
+from llm_inference.adapters.vllm import LAUNCH as VLLM
+from llm_inference.adapters.vllm import arguments as vllm_arguments
 from llm_inference.config.schema import ModelConfig
 from llm_inference.deploy.choices import Choices
 from llm_inference.deploy.needs import ModelNeeds, Place
@@ -62,7 +65,18 @@ def measure(model: ModelConfig, choices: Choices, info: Path | None = None) -> M
         local_path=str(path) if path is not None else None,
         chat_template=template,
         sizes_why=how,
+        worker_program=VLLM.program if engine == "vllm" else "",
+        worker_flags=_worker_flags(model) if engine == "vllm" else (),
     )
+
+
+def _worker_flags(model: ModelConfig) -> tuple[str, ...]:
+    """vLLM's flags on a further machine, as our server gives them on the first; which port it has is the first's."""
+    # In the order of the adapter: the source, then the address and the name, which only an API server has.
+    ours = vllm_arguments(Plan(model=model, source=model.model, port=0))[1:]
+    api = ("--host", "--port", "--served-model-name")
+    kept = [word for at, word in enumerate(ours) if word not in api and (at == 0 or ours[at - 1] not in api)]
+    return tuple(merge(kept, engine_flags(model.engine_args)))
 
 
 def _find(model: ModelConfig, info: Path | None) -> tuple[Path, ResolvedModel | None, Path | None]:
@@ -129,9 +143,12 @@ def _native_cpu(model: ModelConfig, spec: ModelSpec) -> tuple[int, int, int, int
     max_num_seqs = model.max_num_seqs or limits["max_num_seqs"]
     max_model_len = model.max_model_len or spec.max_position_embeddings
     batched = model.max_num_batched_tokens or max(limits["max_num_batched_tokens"], max_num_seqs)
-    # Which of the runners the other machine has is not known either: the larger of the two.
+    # Which of the runners the other machine has is not known either: the largest of them.
     runners = BLOCK_SIZES if model.runner == "auto" else (model.runner,)
-    each = [memory_needs(spec, precision.dtype, model.resolved_quantization, batched, one) for one in runners]
+    each = [
+        memory_needs(spec, precision.dtype, model.resolved_quantization, batched, one, model.kv_cache_dtype)
+        for one in runners
+    ]
     needs = dataclasses.replace(
         max(each, key=lambda one: one.weight_bytes + one.workspace_bytes),
         kv_bytes_per_token=max(one.kv_bytes_per_token for one in each),

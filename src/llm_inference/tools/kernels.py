@@ -1,8 +1,8 @@
 """Each kernel of the native engine against a plain reference: how far off it is, and how long both take.
 
 References are computed in float64 from the same inputs; those of weight kernels know the exact weights, so that what
-quantization costs is part of the error. Times are the best of several runs, in the engine's own number of threads.
-Imports torch.
+quantization costs is part of the error. Times are the best of several runs, in the engine's own number of threads
+where nothing else is said. Imports torch.
 """
 
 from __future__ import annotations
@@ -22,6 +22,10 @@ from llm_inference.native.layers.kernels import DenseKernel, LinearKernel, OneDn
 from llm_inference.native.layers.linear import Placement
 from llm_inference.native.layers.norm import RMSNorm
 from llm_inference.native.quantization.registry import QUANTIZATIONS, kernel_factory
+from llm_inference.native.runner.compiled.build import find_or_build, obstacle
+from llm_inference.native.runner.compiled.library import Library, Matrix
+from llm_inference.native.runner.compiled.memory import Region
+from llm_inference.native.runner.compiled.packing import pack, round_weight
 from llm_inference.sources.resolve import resolve
 from llm_inference.telemetry.devices import available_cpus
 from llm_inference.tools.compare.peaks import best_s
@@ -45,6 +49,25 @@ class KernelResult(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     reference_s: float
     num_bytes: int | None = None
+
+
+class CompiledKernel:
+    """The compiled runner's product with a matrix, on the calling thread. See `LinearKernel`."""
+
+    preferred_rows = 1
+
+    def __init__(self, library: Library, weight: torch.Tensor, bits: int) -> None:
+        panels = pack(round_weight(weight, bits))
+        self._library, self.num_bytes = library, panels.nbytes
+        self._panels = Region(panels.nbytes).put(panels)
+        outs, ins = weight.shape
+        self._matrix = Matrix(panels=self._panels.data_ptr(), bias=None, outs=outs, ins=ins, bits=bits)
+
+    def __call__(self, x: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
+        y = torch.empty(len(x), self._matrix.outs)
+        x = x.contiguous()
+        self._library.multiply(self._matrix, x.data_ptr(), len(x), y.data_ptr())
+        return y if residual is None else y.add_(residual)
 
 
 def run(model: str, rows: Sequence[int], *, quick: bool = False) -> list[KernelResult]:
@@ -110,12 +133,15 @@ def relative_error(value: torch.Tensor, reference: torch.Tensor) -> float:
 
 def _linears(shapes: dict[str, tuple[int, int]], rows: Sequence[int], tries: int) -> Iterator[KernelResult]:
     generator = torch.Generator().manual_seed(_SEED)
+    library = None if obstacle() is not None else Library(find_or_build())
     for name, (out_features, in_features) in shapes.items():
         weight = torch.randn(out_features, in_features, generator=generator) / in_features**0.5
         kernels: dict[str, LinearKernel] = {"dense": DenseKernel(weight, None)}
         if OneDnnKernel.supports(weight.dtype, weight.device):
             kernels["oneDNN, packed"] = OneDnnKernel(weight, None)
         kernels |= {quantization: kernel_factory(quantization)(weight, None) for quantization in QUANTIZATIONS}
+        if library is not None:
+            kernels |= {f"compiled int{bits}, 1 thread": CompiledKernel(library, weight, bits) for bits in (8, 4)}
         for count in rows:
             x = torch.randn(count, in_features, generator=generator)
             exact = x.double() @ weight.double().t()

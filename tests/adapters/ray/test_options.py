@@ -52,3 +52,15 @@ def test_scaling_is_no_change_of_what_a_replica_is_told() -> None:
 def test_names_of_applications_are_plain() -> None:
     assert app_name(model(name="org/chat model@2")) == "llm-inference-org-chat-model-2"
     assert app_name(model({"app_prefix": "blue"})) == "blue-m"
+
+
+def test_custom_resources_of_a_replica() -> None:
+    alone = deployment_options(model({"resources": {"big": 1}}))
+    assert alone["ray_actor_options"]["resources"] == {"big": 1.0}
+    bundles = deployment_options(model({"resources": {"big": 1}}, tensor_parallel_size=2))["placement_group_bundles"]
+    assert bundles == [{"CPU": 0.5, "GPU": 1.0, "big": 1.0}, {"CPU": 0.5, "GPU": 1.0}]
+
+
+def test_tiers_of_a_name_are_applications_of_their_own() -> None:
+    names = {app_name(model(tier=tier, version=version)) for tier in ("gold", "int8") for version in (None, "2")}
+    assert names == {"llm-inference-m-gold", "llm-inference-m-int8", "llm-inference-m-2-gold", "llm-inference-m-2-int8"}

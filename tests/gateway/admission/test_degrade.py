@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from llm_inference.engine.types import GenerateRequest, SamplingParams
-from llm_inference.gateway.admission.degrade import degraded, header_of, limit_of
+from llm_inference.gateway.admission.degrade import degraded, header_of, limit_of, lowers
 from llm_inference.gateway.admission.rules import DegradeRule
 
 RULES = (DegradeRule(0.5, 256), DegradeRule(0.9, 32))
@@ -22,3 +22,12 @@ def test_only_longer_answers_are_shortened() -> None:
     unbounded = GenerateRequest(request_id="r", model="m", prompt="x", sampling=SamplingParams(min_tokens=20))
     assert degraded(unbounded, 16).sampling == SamplingParams(max_tokens=16, min_tokens=16)
     assert header_of(16) == (b"x-degraded", b"max_tokens=16")
+
+
+def test_a_lower_tier_is_a_rule_of_its_own() -> None:
+    rules = (DegradeRule(0.5, lower_tier=True), DegradeRule(0.9, 32))
+    assert [limit_of(rules, filling) for filling in (0.5, 0.6, 1.0)] == [None, None, 32]
+    assert [lowers(rules, filling) for filling in (0.5, 0.6, 1.0)] == [False, True, True]
+    assert not lowers(RULES, 1.0)
+    assert header_of(None, "int8") == (b"x-degraded", b"tier=int8")
+    assert header_of(16, "int8") == (b"x-degraded", b"max_tokens=16, tier=int8")

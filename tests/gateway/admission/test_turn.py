@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from llm_inference.engine.fake import FakeScript
 from llm_inference.gateway.admission.rules import AdmissionRules, DegradeRule
 from llm_inference.gateway.admission.turn import caller_of, tier_of
+from llm_inference.gateway.auth import KeyRing
 from llm_inference.gateway.record import RequestRecord
-from llm_inference.gateway.tenants.key import ApiKey, Scope
+from llm_inference.gateway.tenants.key import ApiKey, Scope, digest_of
+from llm_inference.gateway.tenants.limit_store import MemoryLimits
+from llm_inference.gateway.tenants.limits import Limits
+from llm_inference.gateway.tenants.tenants import Tenants
+from tests.gateway.routing.test_http import Fleet, entry
 from tests.gateway.serving import MESSAGES, Reply, Service, serving, until
 
 SLOW = FakeScript(answers=["abcdefgh"], delay_s=0.05)
@@ -114,6 +121,91 @@ async def test_answers_are_shortened_only_while_many_wait_and_say_so() -> None:
         assert [reply.headers.get("x-degraded") for reply in replies] == [None, None, "max_tokens=3"]
         assert [reply.json["usage"]["completion_tokens"] for reply in replies] == [8, 8, 3]
         assert replies[2].json["choices"][0]["finish_reason"] == "length"
+
+
+def tiered(spill_over: str) -> Fleet:
+    routing = {"spill_over": spill_over, "max_in_flight": 8}
+    fleet = Fleet(entry(tier="golden", precision="float32", routing=routing), entry(tier="int8", precision="int8"))
+    for engine in fleet.all:
+        engine.script = SLOW
+    return fleet
+
+
+@pytest.mark.parametrize("spill_over", ["never", "default"])
+async def test_a_lower_tier_while_many_wait_for_those_who_named_none(spill_over: str) -> None:
+    rules = AdmissionRules(max_queue_requests=3, degrade=(DegradeRule(0.2, lower_tier=True), DegradeRule(0.5, 3)))
+    async with tiered(spill_over).served(max_concurrent_requests=1, admission=rules) as service:
+        asking = [ask(service)]
+        await running(service)
+        for number, fields in enumerate(({}, {}, {"service_tier": "golden"}), start=1):
+            asking.append(ask(service, **fields))
+            await waiting(service, number)
+        replies = [await one for one in asking]
+        assert [reply.headers.get("x-degraded") for reply in replies] == [None, None, "tier=int8", "max_tokens=3"]
+        assert [reply.json["service_tier"] for reply in replies] == ["golden", "golden", "int8", "golden"]
+        assert replies[2].headers["x-served-by"] == "fake:int8"
+
+
+async def test_a_tier_that_was_named_is_lowered_only_where_it_may_spill_over() -> None:
+    rules = AdmissionRules(max_queue_requests=2, degrade=(DegradeRule(0.2, 3, lower_tier=True),))
+    async with tiered("always").served(max_concurrent_requests=1, admission=rules) as service:
+        asking = [ask(service)]
+        await running(service)
+        asking.append(ask(service))
+        await waiting(service, 1)
+        asking.append(ask(service, service_tier="golden", stream=True))
+        last = [await one for one in asking][-1]
+        assert last.headers["x-degraded"] == "max_tokens=3, tier=int8"
+        assert {event["service_tier"] for event in last.events[:-1]} == {"int8"}
+
+
+async def test_who_is_in_the_lowest_tier_already_stays() -> None:
+    rules = AdmissionRules(max_queue_requests=2, degrade=(DegradeRule(0.2, lower_tier=True),))
+    keys = KeyRing([ApiKey(id="k", name="k", digest=digest_of("secret"), scope=Scope(tiers=("golden",)))])
+    headers = {"authorization": "Bearer secret"}
+    async with tiered("default").served(
+        max_concurrent_requests=1, admission=rules, tenants=Tenants(keys=keys)
+    ) as service:
+        body = {"model": "fake", "messages": MESSAGES}
+        asking = []
+        for number in range(3):
+            asking.append(asyncio.create_task(service.post("/v1/chat/completions", body, headers=headers)))
+            await (waiting(service, number) if number else running(service))
+        replies = [await one for one in asking]
+        assert [reply.json["service_tier"] for reply in replies] == ["golden"] * 3, "the key may use no other"
+        assert not any("x-degraded" in reply.headers for reply in replies)
+
+
+async def test_who_is_shed_pays_nothing() -> None:
+    """Refused by admission: neither the request nor its tokens are charged, and the key's next one passes."""
+    rules = AdmissionRules(max_queue_requests=1, max_wait_s=0.2)
+    key = ApiKey(
+        id="k", name="k", digest=digest_of("secret"), limits=Limits(requests_per_minute=3, tokens_per_minute=10_000)
+    )
+    tenants = Tenants(keys=KeyRing([key]), limits=MemoryLimits())
+    headers = {"authorization": "Bearer secret"}
+    async with serving(SLOW, max_concurrent_requests=1, admission=rules, tenants=tenants) as service:
+
+        def post() -> asyncio.Task[Reply]:
+            body = {"model": "fake", "messages": MESSAGES, "max_tokens": 8}
+            return asyncio.create_task(service.post("/v1/chat/completions", body, headers=headers))
+
+        first = post()
+        await running(service)
+        waits = post()
+        await waiting(service, 1)
+        shed = [await post() for _ in range(5)]
+        assert {(reply.status, reply.error["code"]) for reply in shed} == {(503, "queue_full")}
+        assert (await waits).error["code"] == "queue_timeout"
+        used = await first
+        assert used.headers["x-ratelimit-remaining-requests"] == "2"
+        again = await post()
+        assert (again.status, again.headers["x-ratelimit-remaining-requests"]) == (200, "1")
+        # Of the tokens those of the two that ran alone are gone (their prompts and 8 tokens each).
+        spent = sum(reply.json["usage"]["total_tokens"] for reply in (used, again))
+        third = await post()
+        left = int(third.headers["x-ratelimit-remaining-tokens"])
+        assert 10_000 - spent - 200 < left <= 10_000
 
 
 async def test_drain_with_a_queue() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from llm_inference.engine.base import Engine, Health
 from llm_inference.engine.fake import FakeEngine, FakeScript
+from llm_inference.engine.held import hold
 from llm_inference.engine.types import Delta, EmbedRequest, GenerateRequest, SamplingParams
 from llm_inference.errors import (
     EngineError,
@@ -25,6 +26,7 @@ from llm_inference.gateway.routing.replica import Replica
 from llm_inference.gateway.routing.routed_engine import RoutedEngine
 from llm_inference.gateway.routing.table import RoutingTable, Target
 from llm_inference.gateway.routing.wish import Wish
+from llm_inference.gateway.tenants.key import Scope
 from tests.gateway.routing.groups import Clock, Diary, counts, fake, group, replicas, router
 
 
@@ -127,6 +129,12 @@ class _Odd(FakeEngine):
 async def test_an_answer_that_never_begins_is_a_failure(deltas: tuple[Delta, ...]) -> None:
     good = replicas("good")
     assert await run(routed(group(Deployment((Replica("odd", _Odd(*deltas)), *good))))) == "hello"
+
+
+async def test_a_timeout_of_the_engine_itself_is_not_told_as_ours() -> None:
+    (odd,) = replicas("odd", script=FakeScript(fail_after=0, error=asyncio.TimeoutError("its own")))
+    with pytest.raises(asyncio.TimeoutError, match="its own"):
+        await run(routed(group(Deployment((odd,)))))
 
 
 async def test_each_attempt_has_its_own_time_for_the_first_token() -> None:
@@ -373,3 +381,59 @@ async def test_random_failures_always_end_in_one_way() -> None:
             assert finished == 1
         assert [(one.in_flight, one.outstanding_tokens) for one in members] == [(0, 0)] * 3
         assert sum(counts(members)) <= 2
+
+
+async def test_what_is_drained_or_not_loaded_is_not_asked_while_others_are_there() -> None:
+    woken: list[str] = []
+
+    async def wake() -> None:
+        woken.append("late")
+        late.open(FakeEngine("chat"))
+
+    drained, late = hold(FakeEngine("chat")), hold(FakeEngine("chat"), state="unloaded", wake=wake)
+    drained.mark("draining", "by an operator", barred=True)
+    members = (
+        Replica("drained", drained),
+        Replica("late", late, max_in_flight=1),
+        Replica("loaded", hold(FakeEngine("chat", script=FakeScript(delay_s=0.01))), max_in_flight=1),
+    )
+    assert [one.available for one in members] == [False, True, True]
+    assert [one.loaded for one in members] == [False, False, True]
+    assert [one.idle for one in members] == [False, False, True]
+    both, diary = group(Deployment(members), policy=RoundRobin()), Diary()
+    for _ in range(3):
+        assert await run(routed(both, diary=diary)) == "hello"
+        assert (diary.replica, woken) == ("loaded", [])
+    slow = asyncio.create_task(run(routed(both)))
+    await asyncio.sleep(0.005)
+    assert await run(routed(both, diary=diary)) == "hello", "there is no room but with the one that is to be loaded"
+    assert (diary.replica, woken) == ("late", ["late"])
+    assert await slow == "hello"
+
+
+async def test_with_all_taken_away_or_ejected_the_ejected_one_is_tried() -> None:
+    drained = hold(FakeEngine("chat"))
+    drained.mark("unloaded", "by an operator", barred=True)
+    ill = broken("ill", NotReadyError("gone"))
+    both = group(Deployment((Replica("drained", drained), ill)), rules=Rules(retry=False))
+    with pytest.raises(NotReadyError, match="gone"):
+        await run(routed(both))
+    fake(ill).script = FakeScript()
+    assert await run(routed(both)) == "hello"
+
+
+async def test_a_lower_tier_is_one_that_the_request_may_have() -> None:
+    best, good, low = (Deployment(replicas(name), tier=name) for name in ("golden", "int8", "int4"))
+    ladder = ("golden", "int8", "int4")
+    three = group(best, good, low, ladder=ladder)
+    engine = routed(three)
+    assert (engine.lower(), [one.tier for one in engine.rungs.chosen]) == ("int8", ["int8", "int4"])
+    assert (engine.lower(), engine.lower()) == ("int4", "")
+    assert routed(three, tier="golden").lower() == ""
+    assert routed(three, scope=Scope(tiers=("golden", "int4"))).lower() == "int4"
+    assert routed(three, fits=lambda one: one is not good.replicas[0].engine).lower() == "int4"
+    never = routed(group(best, good, low, ladder=ladder, rules=Rules(spill_over="never")))
+    assert (never.lower(), [one.tier for one in never.rungs.chosen]) == ("int8", ["int8"])
+    always = routed(group(best, good, low, ladder=ladder, rules=Rules(spill_over="always")), tier="golden")
+    assert always.lower() == "int8"
+    assert routed(group(Deployment(replicas("a", "b")))).lower() == ""

@@ -189,6 +189,20 @@ async def test_a_golden_replica_that_fails_says_nothing_of_the_others() -> None:
     assert tiers.shadowing.num_dropped == 2
 
 
+async def test_a_replay_that_hangs_makes_room_for_the_next() -> None:
+    tiers = Tiers()
+    tiers.shadowing._timeout_s = 0.02
+    fake(tiers.golden).script = FakeScript(hang_after=1)
+    await tiers.ask("int8")
+    await tiers.settled()
+    assert (tiers.shadowing.num_dropped, tiers.golden.num_background) == (1, 0)
+    assert fake(tiers.golden).aborted == ["r-golden"]
+    fake(tiers.golden).script = FakeScript()
+    await tiers.ask("int8")
+    await tiers.settled()
+    assert tiers.shadowing.num_replayed == 1
+
+
 async def test_an_answer_that_nobody_waited_for_is_not_compared() -> None:
     tiers = Tiers()
     engine = RoutedEngine(RoutingTable([tiers.group]), Target(tiers.group), Wish(tier="int8"))

@@ -119,7 +119,7 @@ def test_postgresql_that_is_away_and_comes_back(running_postgres: PostgresServer
         begun = time.monotonic()
         with pytest.raises(NotReadyError, match="failed: ") as refusal:
             store.find([digest_of(secret)])
-        assert time.monotonic() - begun < 4
+        assert time.monotonic() - begun < 25, "it does not wait for the database's own time-outs"
         assert refusal.value.public_code == "store_unavailable"
     finally:
         running_postgres.start()

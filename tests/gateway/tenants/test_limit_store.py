@@ -180,3 +180,16 @@ def test_counters_that_stand_at_zero_are_forgotten(monkeypatch: pytest.MonkeyPat
         now_ms += 10
         store.decide(charges(key=f"address:{number}", requests_per_minute=60), "r")
     assert len(store) < 2 * 4096
+
+
+async def test_a_clock_that_is_put_back_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As at a machine's start, when the right time comes from the network: a minute's worth is free after a minute."""
+    now_ms = 10**12
+    monkeypatch.setattr(limit_store, "_now_ms", lambda: now_ms)
+    store, wanted = MemoryLimits(), charges(requests_per_minute=2)
+    for _ in range(2):
+        assert store.decide(wanted, "r").refused is None
+    now_ms -= 86_400_000
+    assert store.decide(wanted, "r").refused == 0
+    now_ms += 30_000
+    assert store.decide(wanted, "r").refused is None

@@ -6,6 +6,7 @@ import torch
 
 from llm_inference.native.attention.base import AttentionShape
 from llm_inference.native.attention.paged_kv import PagedKV
+from llm_inference.native.batch import ModelInput
 
 SHAPE = AttentionShape(num_heads=4, num_kv_heads=2, head_dim=3, scale=1.0, windows=(None, 5))
 CPU = torch.device("cpu")
@@ -49,6 +50,32 @@ def test_copies_happen_at_once_and_clear_zeroes() -> None:
     cache.clear([1, 4])
     assert not cache.data[:, :, [1, 4]].any()
     assert cache.data[1, :, [0, 2, 3]].any()
+
+
+def test_what_a_step_changes_first() -> None:
+    """Copies from before the step, then the clearing of the blocks whose first slot it writes."""
+    cache, _ = filled()
+    before = cache.data.clone()
+    step = ModelInput([], [], [3, 4 * 4, 4 * 4 + 1, 2 * 4], [], [], [], [], [(0, 1), (1, 6)], 0)
+    changes = cache.changes(step)
+    assert [tensor.tolist() for tensor in changes] == [[0, 1], [1, 6], [4, 2]]
+    cache.begin(changes)
+    assert torch.equal(cache.data[:, :, [1, 6]], before[:, :, [0, 1]])
+    assert not cache.data[:, :, [2, 4]].any()
+    assert torch.equal(cache.data[:, :, [0, 3, 5]], before[:, :, [0, 3, 5]])
+    assert all(len(tensor) == 0 for tensor in cache.changes(ModelInput([], [], [5], [], [], [], [], [], 0)))
+
+
+def test_scratch_blocks_lie_behind_the_others_and_are_zero() -> None:
+    cache = PagedKV(SHAPE, 5, 4, torch.float32, CPU, num_scratch_blocks=2)
+    assert cache.num_blocks == 7
+    assert cache.layer(1)[0].shape == (7, 2, 4, 3)
+    assert not cache.data[:, :, 5:].any()
+    tokens = torch.randn(1, 4, 3)
+    cache.write(0, cache.token_rows(torch.tensor([6 * 4 + 1])), tokens)
+    keys, values = cache.layer(0)
+    assert torch.equal(keys[6, :, 1], tokens[0, :2])
+    assert torch.equal(values[6, :, 1], tokens[0, 2:])
 
 
 def test_bytes() -> None:

@@ -11,7 +11,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from llm_inference.errors import SourceError, UnsupportedModelError
 from llm_inference.model_spec import RopeSpec
-from llm_inference.native.layers.rope import RotaryEmbedding, interleave, inverse_frequencies, rotate_
+from llm_inference.native.layers.rope import RotaryEmbedding, interleave, inverse_frequencies, rotate_, rotated
 
 CPU = torch.device("cpu")
 
@@ -29,7 +29,10 @@ def test_rotation_by_the_matrix(dtype: torch.dtype) -> None:
     rope = RotaryEmbedding(8, RopeSpec(100.0), original_context=64, device=CPU)
     positions = torch.tensor([0, 1, 7, 40, 3])
     turned = torch.stack([interleave(token.reshape(24), 8).view(3, 8) for token in heads])
-    rotate_(turned, rope.rotation(positions))
+    rotation = rope.rotation(positions)
+    of_real_numbers = rotated(turned, torch.view_as_real(rotation))
+    rotate_(turned, rotation)
+    torch.testing.assert_close(of_real_numbers, turned)
     for token, position in enumerate(positions.tolist()):
         for pair in range(4):
             angle = torch.tensor(position * 100.0 ** (-2 * pair / 8))

@@ -14,18 +14,24 @@ from tests.native.tiny_models import save_tiny
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (("openvino", "float32", None, "x86_64"), KVFormat("float32")),
-        (("openvino", "bfloat16", None, "x86_64"), KVFormat("bfloat16")),
-        (("openvino", "float32", "int8", "x86_64"), KVFormat("uint8", 8)),
-        (("openvino", "float32", "int8", "aarch64"), KVFormat("float32")),
-        (("torch", "float32", "int8", "x86_64"), KVFormat("float32")),
-        (("torch", "bfloat16", None, None), KVFormat("bfloat16")),
+        (("openvino", "float32", None, "auto", "x86_64"), KVFormat("float32")),
+        (("openvino", "bfloat16", None, "auto", "x86_64"), KVFormat("bfloat16")),
+        (("openvino", "float32", "int8", "auto", "x86_64"), KVFormat("uint8", 8)),
+        (("openvino", "float32", "int8", "auto", "aarch64"), KVFormat("float32")),
+        (("openvino", "float32", "int8", "float32", "x86_64"), KVFormat("float32")),
+        (("openvino", "float32", None, "int8", "x86_64"), KVFormat("uint8", 8)),
+        (("openvino", "bfloat16", None, "int8", "x86_64"), KVFormat("uint8", 8)),
+        (("compiled", "float32", "int8", "auto", "aarch64"), KVFormat("uint8", 8)),
+        (("compiled", "bfloat16", "int4", "int8", None), KVFormat("uint8", 8)),
+        (("torch", "float32", "int8", "auto", "x86_64"), KVFormat("float32")),
+        (("torch", "bfloat16", None, "auto", None), KVFormat("bfloat16")),
     ],
 )
-def test_the_format_is_that_of_the_computation_unless_the_weights_are_quantized(
-    arguments: tuple[str, str, str | None, str | None], expected: KVFormat
+def test_the_format_is_that_of_the_computation_unless_the_weights_are_quantized_or_it_is_said(
+    arguments: tuple[str, str, str | None, str, str | None], expected: KVFormat
 ) -> None:
-    assert kv_format(*arguments) == expected  # type: ignore[arg-type]
+    *what, architecture = arguments
+    assert kv_format(*what, architecture=architecture) == expected  # type: ignore[arg-type]
 
 
 def test_bytes_of_a_token(tmp_path: Path) -> None:

@@ -133,6 +133,26 @@ def test_int8_keeps_keys_and_values_in_8_bits_with_a_scale_beside_each(tmp_path:
     assert (decoded - whole).abs().max() < 0.02 * expected.abs().max()
 
 
+def test_keys_and_values_in_8_bits_under_float32_weights(tmp_path: Path) -> None:
+    """What rounding them costs is bounded, and chunks, decodes and company find the same in the cache."""
+    tiny = save_tiny(tmp_path)
+    pager = pager_on("openvino", tmp_path, kv_cache_dtype="int8")
+    spec = ModelSpec.from_directory(tmp_path)
+    assert pager.runner.kv_block_bytes == kv_format("openvino", "float32", None, "int8").bytes_per_token(spec) * 32
+    token_ids = random_tokens(70, seed=21)
+    expected = tiny.logits(token_ids)
+    ours = pager.run(token_ids, 33, 34, 35)
+    assert 0 < (ours - expected).abs().max() < 0.02 * expected.abs().max()
+    assert (ours - pager.run(token_ids)).abs().max() < 0.01 * expected.abs().max()
+
+
+def test_keys_and_values_in_float32_under_int8_weights(tmp_path: Path) -> None:
+    save_tiny(tmp_path)
+    pager = pager_on("openvino", tmp_path, quantization="int8", kv_cache_dtype="float32")
+    assert pager.runner.kv_block_bytes == ModelSpec.from_directory(tmp_path).kv_bytes_per_token("float32") * 32
+    assert pager.run(random_tokens(40, seed=22), 33).isfinite().all()
+
+
 def test_bfloat16(half: TinyModel) -> None:
     if "BF16" not in ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
         pytest.skip("this CPU does not compute in bfloat16")

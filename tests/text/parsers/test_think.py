@@ -23,6 +23,9 @@ CASES = {
     "almost an end": ("<think>a </thin </think>b", False, "a </thin ", "b"),
     "a second block": ("<think>a</think><think>b</think>", False, "a", "<think>b</think>"),
     "nothing": ("", False, "", ""),
+    "white space before": (" \n\t <think>a</think>b", False, "a", "b"),
+    "white space before text": (" \n\t b", False, "", " \n\t b"),
+    "white space alone": (" \n ", False, "", " \n "),
 }
 
 cases = pytest.mark.parametrize("name", CASES)

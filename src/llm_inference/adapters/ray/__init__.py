@@ -5,5 +5,5 @@
               ◄──── Fragment, … ───  EngineReplica ── …
 
 Ray chooses the replica, restarts dead ones, scales and updates; everything else is as with a local engine. Only
-`deployment.py`, `engine.py` and `replica.py` import ray.
+`application.py`, `deployment.py`, `engine.py` and `replica.py` import ray.
 """

@@ -15,7 +15,7 @@ from ray.exceptions import RayError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 from ray.serve.handle import DeploymentHandle, DeploymentResponseGenerator
 
-from llm_inference.adapters.ray.deployment import connect, deploy, find, remove
+from llm_inference.adapters.ray.deployment import attach, connect, deploy, find, remove
 from llm_inference.adapters.ray.fragments import Description, Failure, Fragment
 from llm_inference.adapters.ray.options import app_name
 from llm_inference.config.schema import ModelConfig
@@ -36,6 +36,8 @@ from llm_inference.errors import EngineError, LLMInferenceError, NotReadyError, 
 logger = logging.getLogger(__name__)
 
 _RETRY_AFTER_S = 2.0
+#: A cluster that fetches images and models for its first replicas takes its time.
+_ATTACH_TIMEOUT_S = 1800.0
 #: The cluster's state costs a call to its controller: probes that come faster see the last answer.
 _STATUS_LASTS_S = 1.0
 
@@ -79,7 +81,10 @@ class RayEngine:
 
     async def start(self) -> None:
         """Raises `StartupError` when the cluster or a replica cannot be had."""
-        if self._context.owns_core:
+        if self._config.attach:
+            timeout_s = _ATTACH_TIMEOUT_S
+            self._handle = await asyncio.to_thread(attach, self._config.address, self._model, timeout_s)
+        elif self._context.owns_core:
             await asyncio.to_thread(connect, self._config.address)
             self._handle = await asyncio.to_thread(deploy, self._model, self._context.log_level)
         else:  # the parent of the gateway's workers has deployed it, maybe into a cluster that it began
@@ -176,9 +181,10 @@ class RayEngine:
         return Health(live=True, ready=ready, reason=reason)
 
     async def stop(self, grace_s: float) -> None:
-        """Wait for this gateway's own requests; then the replicas go, unless `ray.keep` is set."""
+        """Wait for this gateway's own requests; then the replicas go, unless `ray.keep` or `ray.attach` is set."""
         await self._in_flight.drained(grace_s)
-        if self._handle is not None and self._context.owns_core and not self._config.keep:
+        leave = self._config.keep or self._config.attach
+        if self._handle is not None and self._context.owns_core and not leave:
             with contextlib.suppress(RayError, RuntimeError):
                 await asyncio.to_thread(remove, self._name)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
+from llm_inference.config.ray import application_name
 from llm_inference.config.schema import ModelConfig
 
 _DEFAULT_MAX_ONGOING = 64
@@ -16,8 +16,8 @@ _NOT_THE_ENGINES = {
 
 
 def app_name(model: ModelConfig) -> str:
-    """The name of a model's application: letters, digits and dashes."""
-    return f"{model.ray.app_prefix}-{re.sub(r'[^A-Za-z0-9-]+', '-', model.name)}"
+    """The name of a model's application: letters, digits and dashes. Tiers and versions of a name have their own."""
+    return application_name(model.ray.app_prefix, model.deployment)
 
 
 def described(model: ModelConfig) -> str:
@@ -51,11 +51,14 @@ def deployment_options(model: ModelConfig) -> dict[str, Any]:
     }
     if model.tensor_parallel_size > 1:
         per_gpu = {"CPU": wants.num_cpus / model.tensor_parallel_size, "GPU": num_gpus / model.tensor_parallel_size}
-        options["placement_group_bundles"] = [per_gpu] * model.tensor_parallel_size
+        first = per_gpu | wants.resources  # of the whole replica, which asks for them once
+        options["placement_group_bundles"] = [first] + [per_gpu] * (model.tensor_parallel_size - 1)
         options["placement_group_strategy"] = "STRICT_PACK"
         options["ray_actor_options"] = {"num_cpus": 0}
     else:
         options["ray_actor_options"] = {"num_cpus": wants.num_cpus, "num_gpus": num_gpus}
+        if wants.resources:
+            options["ray_actor_options"]["resources"] = dict(wants.resources)
     if wants.max_replicas is not None and wants.max_replicas > wants.replicas:
         options["autoscaling_config"] = {
             "min_replicas": wants.replicas,

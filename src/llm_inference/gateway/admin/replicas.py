@@ -8,14 +8,21 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from llm_inference.gateway.routing.deployment import Group
+from llm_inference.engine.base import Health, ReportsStats
+from llm_inference.engine.held import HeldState
+from llm_inference.gateway.admin.fleet import FleetReport, WorkerReport
+from llm_inference.gateway.routing.deployment import Deployment, Group
+from llm_inference.gateway.routing.replica import Replica
 from llm_inference.gateway.routing.routed_engine import health_of
 from llm_inference.gateway.state import gateway_of
 
 
 class ReplicaReport(msgspec.Struct, frozen=True):
-    """`available`: requests go there; false after failures, until it is tried again. Loads are this process's own,
-    and of a model with one replica alone they are not counted."""
+    """`available`: requests go there; false after failures, until it is tried again, and when it is drained.
+
+    `state`: loaded, loading, unloaded or draining, for `since_s`. Loads are all workers' together; `num_running` and
+    `num_waiting` are the engine's own, null where it does not say. Failures are those that this worker saw.
+    """
 
     id: str
     engine: str
@@ -32,6 +39,13 @@ class ReplicaReport(msgspec.Struct, frozen=True):
     num_failures: int
     num_ejections: int
     reason: str = ""
+    state: HeldState = "loaded"
+    since_s: float = 0.0
+    lazy: bool = False
+    memory_bytes: int | None = None
+    resident_bytes: int | None = None
+    num_running: int | None = None
+    num_waiting: int | None = None
 
 
 class TierReport(msgspec.Struct, frozen=True):
@@ -51,38 +65,63 @@ class ModelReport(msgspec.Struct, frozen=True):
 
 
 class ModelsReport(msgspec.Struct, frozen=True):
+    """`workers`: the gateway processes, each with its requests in flight, its queue and its part of each load."""
+
     models: list[ModelReport]
+    workers: list[WorkerReport] = []
 
 
 async def models(request: Request) -> Response:
-    groups = gateway_of(request).router.table.groups.values()
-    report = ModelsReport([ModelReport(group.name, await _replicas(group), _tiers(group)) for group in groups])
+    gateway = gateway_of(request)
+    groups = gateway.router.table.groups.values()
+    fleet = FleetReport({}, []) if gateway.fleet is None else await gateway.fleet.report()
+    report = ModelsReport(
+        [ModelReport(group.name, await _replicas(group, fleet), _tiers(group)) for group in groups], fleet.workers
+    )
     return Response(msgspec.json.encode(report), media_type="application/json")
 
 
-async def _replicas(group: Group) -> list[ReplicaReport]:
+async def _replicas(group: Group, fleet: FleetReport) -> list[ReplicaReport]:
     pairs = [(entry, replica) for entry in group.deployments for replica in entry.replicas]
-    states = await asyncio.gather(*(health_of(replica) for _, replica in pairs))
-    return [
-        ReplicaReport(
-            replica.id,
-            replica.engine.info.engine,
-            entry.version,
-            entry.tier,
-            entry.weight,
-            entry.shadow,
-            state.ready,
-            replica.available,
-            replica.saturated,
-            replica.in_flight,
-            replica.outstanding_tokens,
-            replica.num_requests,
-            replica.num_failures,
-            replica.breaker.num_ejections,
-            state.reason,
-        )
-        for (entry, replica), state in zip(pairs, states, strict=True)
-    ]
+    healths = await asyncio.gather(*(health_of(replica) for _, replica in pairs))
+    return [_replica(*pair, health, fleet) for pair, health in zip(pairs, healths, strict=True)]
+
+
+def _replica(entry: Deployment, replica: Replica, health: Health, fleet: FleetReport) -> ReplicaReport:
+    engine = replica.engine
+    loads = [worker.replicas[replica.id] for worker in fleet.workers if replica.id in worker.replicas]
+    stats = engine.stats() if isinstance(engine, ReportsStats) else None
+    kept = fleet.engines.get(replica.id)
+    report = ReplicaReport(
+        replica.id,
+        engine.info.engine,
+        entry.version,
+        entry.tier,
+        entry.weight,
+        entry.shadow,
+        health.ready,
+        replica.available,
+        replica.saturated,
+        sum(load.in_flight for load in loads) if loads else replica.in_flight,
+        sum(load.outstanding_tokens for load in loads) if loads else replica.outstanding_tokens,
+        sum(load.num_requests for load in loads) if loads else replica.num_requests,
+        replica.num_failures,
+        replica.breaker.num_ejections,
+        health.reason,
+        num_running=stats.num_running if stats is not None else None,
+        num_waiting=stats.num_waiting if stats is not None else None,
+    )
+    if kept is None:
+        return report
+    return msgspec.structs.replace(
+        report,
+        reason=health.reason or kept.reason,
+        state=kept.state,
+        since_s=kept.since_s,
+        lazy=kept.lazy,
+        memory_bytes=kept.memory_bytes,
+        resident_bytes=kept.resident_bytes,
+    )
 
 
 def _tiers(group: Group) -> dict[str, TierReport]:

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class DegradeRule:
-    """From a filling of the queue on (0 to 1), answers are at most so long."""
+    """From a filling of the queue on (0 to 1), answers are at most so long (None: as ever), or of the next tier."""
 
     when_queue_above: float
-    max_tokens: int
+    max_tokens: int | None = None
+    lower_tier: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,8 +60,14 @@ class Turn(Generic[WorkT]):
         filling = admission.filling if admission.rules.degrade else 0.0
         if not admission.try_enter(self._record.model):
             await self._wait()
-        limit = degrade.limit_of(admission.rules.degrade, filling)
-        return self._work if limit is None else self._degraded(limit)
+        rules = admission.rules.degrade
+        if not filling or not rules:
+            return self._work
+        try:
+            return self._degraded(degrade.limit_of(rules, filling), lower=degrade.lowers(rules, filling))
+        except BaseException:
+            admission.leave()
+            raise
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -74,6 +80,10 @@ class Turn(Generic[WorkT]):
             return Interrupt(self._receive, None)
         total_s = self._deadline - self._record.started
         return Interrupt(self._receive, self._deadline - time.perf_counter(), total_s=total_s, whose=self._whose)
+
+    def interrupt_after(self, timeout_s: float) -> Interrupt:
+        """The same with a time of its own, for what is still to be said when the request's is up."""
+        return Interrupt(self._receive, timeout_s)
 
     async def _wait(self) -> None:
         admission = self._admission
@@ -110,10 +120,16 @@ class Turn(Generic[WorkT]):
     def _tokens(self, one: WorkT) -> int:
         return tokens.likely_tokens(one, self._engine.info.max_model_len)
 
-    def _degraded(self, limit: int) -> Sequence[WorkT]:
-        shorter = [degrade.degraded(one, limit) if isinstance(one, GenerateRequest) else one for one in self._work]
-        if any(new is not old for new, old in zip(shorter, self._work, strict=True)):
-            self.headers = (degrade.header_of(limit),)
+    def _degraded(self, limit: int | None, *, lower: bool) -> Sequence[WorkT]:
+        """Vectors are never degraded: those of another tier could not be compared with the rest."""
+        work = [one for one in self._work if isinstance(one, GenerateRequest)]
+        if not work:
+            return self._work
+        tier = self._engine.lower() if lower and isinstance(self._engine, degrade.HasTiers) else ""
+        shorter = work if limit is None else [degrade.degraded(one, limit) for one in work]
+        shortened = any(new is not old for new, old in zip(shorter, work, strict=True))
+        if shortened or tier:
+            self.headers = (degrade.header_of(limit if shortened else None, tier),)
         return cast("Sequence[WorkT]", shorter)
 
 

@@ -23,7 +23,7 @@ async def batch_completions(request: Request) -> Response:
     intake = await take_in(request, BatchCompletionRequest)
     prompts = intake.fields.prompts
     work = generate_requests(intake.fields, Envelope.new("batch", intake), intake.engine.info)
-    log_prompt(intake, list(prompts))
+    await log_prompt(intake, list(prompts))
     return WholeReply(intake.gateway, intake.engine, work, BatchAnswer(len(prompts)))
 
 

@@ -36,7 +36,7 @@ async def chat_completions(request: Request) -> Response:
     options = check_stream(fields.stream, fields.stream_options)
     envelope = Envelope.new("chatcmpl", intake)
     work = generate_request(fields, envelope, intake.engine.info)
-    log_prompt(intake, list(fields.messages))
+    await log_prompt(intake, list(fields.messages))
     if fields.stream:
         writer = ChatStream(envelope, fields, options)
         return EventStream(intake.gateway, intake.engine, [work], writer)

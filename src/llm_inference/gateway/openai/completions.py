@@ -30,7 +30,7 @@ async def completions(request: Request) -> Response:
     options = check_stream(fields.stream, fields.stream_options)
     envelope = Envelope.new("cmpl", intake)
     work = generate_requests(fields, envelope, intake.engine.info)
-    log_prompt(intake, list(fields.prompt))
+    await log_prompt(intake, list(fields.prompt))
     if fields.stream:
         writer = CompletionStream(envelope, fields, options)
         return EventStream(intake.gateway, intake.engine, work, writer)

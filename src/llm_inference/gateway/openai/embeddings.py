@@ -33,7 +33,7 @@ async def embeddings(request: Request) -> Response:
     intake = await take_in(request, EmbeddingsRequest)
     embedder = _embedder(intake.engine, intake.model)
     work = embed_request(intake.fields, Envelope.new("embd", intake), intake.engine.info)
-    log_prompt(intake, list(intake.fields.input))
+    await log_prompt(intake, list(intake.fields.input))
     return EmbeddingsResponse(intake.gateway, intake.engine, embedder, work, intake.fields.encoding_format)
 
 

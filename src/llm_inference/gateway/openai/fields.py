@@ -111,7 +111,8 @@ class RequestFields(BaseModel):
     def parse(cls: type[RequestT], body: dict[str, Any]) -> RequestT:
         """The request in `body`. Raises `InvalidRequestError` for the first thing that is wrong."""
         given = {key: value for key, value in body.items() if value is not None}
-        for key in [key for key in given if key not in cls.model_fields]:
+        known = cls.model_fields
+        for key in [key for key in given if key not in known]:
             _check_extra(cls, key, given.pop(key))
         try:
             return cls.model_validate(given)

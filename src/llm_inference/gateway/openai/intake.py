@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import secrets
+import asyncio
 import time
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+import msgspec
 from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 
@@ -40,8 +41,7 @@ class Intake(Generic[FieldsT]):
     engine: Engine
 
 
-@dataclass(frozen=True, slots=True)
-class Envelope:
+class Envelope(msgspec.Struct, frozen=True):
     """What every object of one answer repeats."""
 
     id: str
@@ -52,7 +52,7 @@ class Envelope:
     @classmethod
     def new(cls, prefix: str, intake: Intake[Any]) -> Envelope:
         # The engine's request ids derive from it, so it is ours alone: clients may repeat their x-request-id.
-        return cls(f"{prefix}-{secrets.token_hex(16)}", int(time.time()), intake.model, intake.record)
+        return cls(f"{prefix}-{intake.record.nonce}", int(time.time()), intake.model, intake.record)
 
     @property
     def service_tier(self) -> str | UnsetType:
@@ -94,7 +94,8 @@ def _wish(request: Request, record: RequestRecord, fields: RequestFields, target
     return Wish(tier, session[:MAX_SESSION_CHARS], record.key.scope if record.key is not None else None, record, fits)
 
 
-def log_prompt(intake: Intake[Any], prompt: Any) -> None:
+async def log_prompt(intake: Intake[Any], prompt: Any) -> None:
     """Put the prompt into the request's log line, where the settings say so."""
-    if intake.gateway.settings.log_prompts:
-        intake.record.prompt = redact(prompt) if intake.gateway.settings.redact_prompts else prompt
+    settings = intake.gateway.settings
+    if settings.log_prompts:
+        intake.record.prompt = await asyncio.to_thread(redact, prompt) if settings.redact_prompts else prompt

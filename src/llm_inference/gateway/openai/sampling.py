@@ -55,6 +55,9 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "logits_processors": ((),),
 }
 
+#: Fields that say which form the output has.
+_GRAMMARS = ("response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar")
+
 #: Other spellings of a field in NEUTRAL.
 ALIASES = {
     "min_new_tokens": "min_tokens",
@@ -115,11 +118,11 @@ def sampling_params(
         values.check_range((fields.forced_eos_token_id,), "forced_eos_token_id", info.vocab_size)
     if best_of is not None and best_of < n:
         raise fail("best_of", f"is {best_of}, less than n={n}.")
-    if fields.num_beams == 1:
+    if fields.num_beams == 1 and not fields.model_fields_set.isdisjoint(("length_penalty", "early_stopping")):
         for field in ("length_penalty", "early_stopping"):
             if getattr(fields, field) not in (None, 1.0 if field == "length_penalty" else False):
                 raise fail(field, "would have no effect without num_beams > 1.")
-    elif n > fields.num_beams:
+    if n > fields.num_beams > 1:
         raise fail("n", f"is {n}, more than num_beams={fields.num_beams}.")
     return SamplingParams(
         max_tokens=max_tokens,
@@ -174,8 +177,11 @@ def _temperature(fields: SamplingFields) -> float | None:
 
 
 def _grammar(fields: SamplingFields) -> Grammar | None:
-    names = ("response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar")
-    given: list[tuple[str, Grammar]] = [(name, value) for name in names if (value := getattr(fields, name)) is not None]
+    if fields.model_fields_set.isdisjoint(_GRAMMARS):
+        return None
+    given: list[tuple[str, Grammar]] = [
+        (name, value) for name in _GRAMMARS if (value := getattr(fields, name)) is not None
+    ]
     if len(given) > 1:
         raise fail(given[1][0], f"cannot be combined with {given[0][0]}: an output has one form.")
     return given[0][1] if given else None

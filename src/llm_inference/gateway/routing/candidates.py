@@ -64,7 +64,7 @@ class Candidates:
         if not tried:
             # All are ejected: the one whose time is up first is better than none.
             first = self.rungs.chosen[0]
-            replica = min(first.replicas, key=lambda one: one.breaker.ejected_until)
+            replica = min(first.replicas, key=lambda one: (not one.in_service, one.breaker.ejected_until))
             yield Choice(group, first, replica)
 
     def nobody(self) -> NotReadyError:
@@ -87,7 +87,8 @@ class Candidates:
                 continue
             free = [one for one in well if not one.saturated]
             if free:
-                return self._choose(rungs.group, deployment, free)
+                # One more is loaded only when those that are have no room.
+                return self._choose(rungs.group, deployment, [one for one in free if one.loaded] or free)
             if waiting is None:
                 waiting = self._choose(rungs.group, deployment, well)
         return waiting

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from urllib.parse import quote
 
 from llm_inference.engine.base import Engine, ReportsStats
+from llm_inference.engine.held import Held
 from llm_inference.errors import NotReadyError, OverloadedError, RequestError
 from llm_inference.gateway.routing.breaker import Breaker, Ejection
 
@@ -45,6 +46,7 @@ class Replica:
         self._max_in_flight = max_in_flight
         # Looked up once: to ask an object whether it has a protocol's methods costs more than to ask for its load.
         self._stats = engine.stats if isinstance(engine, ReportsStats) else None
+        self._held = engine if isinstance(engine, Held) else None
         self._busy_until = 0.0
         self._clock = clock
 
@@ -53,8 +55,18 @@ class Replica:
 
     @property
     def available(self) -> bool:
-        """Not ejected, or due for a try."""
-        return self.breaker.available
+        """Not ejected, or due for a try; not drained or unloaded by an operator."""
+        return self.in_service and self.breaker.available
+
+    @property
+    def in_service(self) -> bool:
+        """Not drained or unloaded by an operator."""
+        return self._held is None or self._held.takes
+
+    @property
+    def loaded(self) -> bool:
+        """A request would not have to wait for the model to be loaded."""
+        return self._held is None or self._held.state == "loaded"
 
     @property
     def saturated(self) -> bool:
@@ -74,7 +86,7 @@ class Replica:
     @property
     def idle(self) -> bool:
         """Nothing runs there, of whatever process."""
-        if self.in_flight or self.saturated:
+        if self.in_flight or self.saturated or not self.loaded:
             return False
         stats = self._stats() if self._stats is not None else None
         return stats is None or stats.num_running + stats.num_waiting <= self.num_background

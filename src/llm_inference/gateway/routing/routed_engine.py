@@ -9,7 +9,7 @@ tier ── version ── replica ── first delta? ── yes: its deltas to
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from hashlib import blake2b
 
@@ -61,10 +61,9 @@ class RoutedEngine:
         of_these = {one.tier for one in open_to_all}
         ladder = [tier for tier in group.ladder if tier in of_these]
         in_order = tiers.resolve(group, ladder, wish.tier, wish.scope)
-        point = _point(wish.session) if wish.session else group.rng.random()
-        rungs = [[one for one in open_to_all if one.tier == tier] for tier in in_order]
-        chosen = [choose_version(rung, point) for rung in rungs]
-        self.rungs = Rungs(group, chosen, [one for one in rungs[0] if one is not chosen[0]])
+        self._point = _point(wish.session) if wish.session else group.rng.random()
+        self._open_to_all = open_to_all
+        self.rungs = self._rungs_of(in_order)
         self._served: list[str] = []
 
     @property
@@ -74,6 +73,24 @@ class RoutedEngine:
     @property
     def info(self) -> ModelInfo:
         return self._face.info
+
+    def lower(self) -> str:
+        """Have the request served by the next lower tier, where it named none. Its name; "": there is none for it."""
+        group, wish = self._group, self._wish
+        mode = group.rules.spill_over
+        first = self.rungs.chosen[0].tier
+        if first not in group.ladder or not (wish.plain or mode == "always"):
+            return ""
+        found = []
+        for tier in group.lower(first):
+            may = (wish.scope is None or wish.scope.may_use_tier(tier)) and not group.demoted(tier)
+            able = (replica for one in self._open_to_all if one.tier == tier for replica in one.replicas)
+            if may and any(wish.fits is None or wish.fits(replica.engine) for replica in able):
+                found.append(tier)
+        if not found:
+            return ""
+        self.rungs = self._rungs_of(found[:1] if mode == "never" else found)
+        return found[0]
 
     async def start(self) -> None:
         """Nothing: replicas are started when they are made."""
@@ -161,6 +178,8 @@ class RoutedEngine:
         except StopAsyncIteration as error:
             raise EngineError("The engine ended its output without finishing every choice.") from error
         except asyncio.TimeoutError as error:
+            if limit_s is None:
+                raise  # the engine's own: there was no limit of ours
             raise RequestTimeoutError(
                 f"No token came within {limit_s:g} s (routing.attempt_timeout_s); send the request again.",
                 code=_ATTEMPT_TIMEOUT,
@@ -186,6 +205,11 @@ class RoutedEngine:
         if diary is not None:
             diary.replica = ",".join(dict.fromkeys(self._served))
             diary.tier = choice.deployment.tier
+
+    def _rungs_of(self, tiers_in_order: Sequence[str]) -> Rungs:
+        rungs = [[one for one in self._open_to_all if one.tier == tier] for tier in tiers_in_order]
+        chosen = [choose_version(rung, self._point) for rung in rungs]
+        return Rungs(self._group, chosen, [one for one in rungs[0] if one is not chosen[0]])
 
     def _candidates(self, work: GenerateRequest | EmbedRequest, num_tokens: int) -> Candidates:
         rules, wants = self._group.rules, self._group.policy.wants

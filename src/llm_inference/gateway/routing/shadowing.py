@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import msgspec
 
 from llm_inference.engine.types import GenerateRequest
-from llm_inference.errors import LLMInferenceError
+from llm_inference.errors import LLMInferenceError, RequestTimeoutError
 from llm_inference.gateway.routing.agreement import Agreement, Answer, compare
 from llm_inference.gateway.routing.replica import Replica
 
@@ -30,6 +30,8 @@ LOWEST_PRIORITY = 2**31 - 1
 #: How long a replay waits for an idle replica, and how often it looks.
 PATIENCE_S = 30.0
 _POLL_S = 0.05
+#: How long a replay may take: no client's deadline ends it, and the others wait for it.
+REPLAY_TIMEOUT_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,7 @@ class Shadowing:
         rng: random.Random,
         *,
         patience_s: float = PATIENCE_S,
+        timeout_s: float = REPLAY_TIMEOUT_S,
     ) -> None:
         self.agreement = agreement
         self.num_replayed = 0
@@ -57,6 +60,7 @@ class Shadowing:
         self._replicas = replicas
         self._rng = rng
         self._patience_s = patience_s
+        self._timeout_s = timeout_s
         self._jobs: list[_Job] = []
         self._worker: asyncio.Task[None] | None = None
 
@@ -129,18 +133,16 @@ class Shadowing:
             priority=LOWEST_PRIORITY if supports("priority") != "refused" else 0,
             sampling=msgspec.structs.replace(job.request.sampling, temperature=0.0),
         )
-        answer = Answer()
         replica.num_background += 1
         try:
-            async with aclosing(replica.engine.generate(request)) as deltas:
-                async for delta in deltas:
-                    answer.add(delta)
-                    if replica.in_flight:
-                        return None
+            answer = await asyncio.wait_for(_answer(replica, request), self._timeout_s)
+        except asyncio.TimeoutError as error:
+            raise RequestTimeoutError(f"{replica.id} did not finish a replay within {self._timeout_s:g} s") from error
         finally:
             replica.num_background -= 1
-        self.num_replayed += 1
-        return answer if answer.finished else None
+        if answer is not None:
+            self.num_replayed += 1
+        return answer if answer is not None and answer.finished else None
 
     async def _idle(self, replicas: Sequence[Replica]) -> Replica | None:
         loop = asyncio.get_running_loop()
@@ -152,6 +154,17 @@ class Shadowing:
             if loop.time() >= deadline:
                 return None
             await asyncio.sleep(_POLL_S)
+
+
+async def _answer(replica: Replica, request: GenerateRequest) -> Answer | None:
+    """None: a user's request came there meanwhile."""
+    answer = Answer()
+    async with aclosing(replica.engine.generate(request)) as deltas:
+        async for delta in deltas:
+            answer.add(delta)
+            if replica.in_flight:
+                return None
+    return answer
 
 
 def _comparable(request: GenerateRequest, greedy: bool) -> bool:

@@ -16,7 +16,7 @@ def joined_health(states: Mapping[str, Health]) -> Health:
 
 
 def summed_stats(stats: Sequence[EngineStats]) -> EngineStats:
-    """Counts are sums, the cache's usage is the mean; what is neither is left out."""
+    """Counts are sums, the cache's usage is the mean, its block's size that of all; what is neither is left out."""
     if len(stats) == 1:
         return stats[0]
     totals: dict[str, Any] = {}
@@ -24,6 +24,7 @@ def summed_stats(stats: Sequence[EngineStats]) -> EngineStats:
         values = [value for one in stats if (value := getattr(one, field)) is not None]
         if values and all(type(value) is int for value in values):
             totals[field] = sum(values)
+    totals["kv_block_size"] = stats[0].kv_block_size if len({one.kv_block_size for one in stats}) == 1 else None
     usages = [one.kv_cache_usage for one in stats if one.kv_cache_usage is not None]
     totals["kv_cache_usage"] = sum(usages) / len(usages) if usages else None
     limited = [set(one.known) for one in stats if one.known is not None]

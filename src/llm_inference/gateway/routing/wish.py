@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from llm_inference.engine.base import Engine
 from llm_inference.gateway.tenants.key import Scope
@@ -17,8 +18,7 @@ class Diary(Protocol):
     tier: str
 
 
-@dataclass(frozen=True, slots=True)
-class Wish:
+class Wish(msgspec.Struct, frozen=True):
     """None and "" mean that nothing is said."""
 
     tier: str | None = None  # `service_tier`, in the client's words

@@ -86,6 +86,10 @@ class Grant(Generic[WorkT]):
             # Who leaves before the first token has used the engine all the same.
             usage = Usage(self._prompt_tokens, usage.completion_tokens)
         used = usage.prompt_tokens + usage.completion_tokens
+        if error is None and not used:
+            # An engine that tells no counts has worked all the same: what was reserved is the best that is known.
+            store.settle([Use(charge, charge.amount) for charge in self._charges], self._lease)
+            return
         price = self._tenants.price_of(self._record.model, usage)
         actual = {"requests": 1, "tokens": used, "price": price}
         store.settle([Use(charge, actual[charge.unit]) for charge in self._charges], self._lease)
@@ -112,20 +116,20 @@ class Grant(Generic[WorkT]):
 
     async def _cap_prompt(self) -> int:
         """The prompts' tokens, counted where they may be over a limit. Raises `InvalidRequestError` over it."""
-        prompts = [prompt for one in self._work for prompt in tokens.prompts_of(one)]
         limits = [
             (subject.limits.max_prompt_tokens, subject.label)
             for subject in self._subjects
             if subject.limits.max_prompt_tokens is not None
         ]
         if not limits:
-            return tokens.estimate(prompts)
+            return sum([tokens.estimate(tokens.prompts_of(one)) for one in self._work])
         limit, label = min(limits)
         total = 0
         for one in self._work:
             for prompt in tokens.prompts_of(one):
-                if tokens.at_most(prompt) <= limit:
-                    total += tokens.estimate((prompt,))
+                guess, at_most = tokens.bounds(prompt)
+                if at_most <= limit:
+                    total += guess
                     continue
                 counted = await tokens.count(self._engine, prompt, add_special_tokens=one.add_special_tokens)
                 if counted > limit:

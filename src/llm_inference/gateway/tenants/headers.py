@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from llm_inference.gateway.tenants.limits import Charge, State
 
@@ -10,21 +10,26 @@ NAMES = tuple(
     f"x-ratelimit-{what}-{unit}" for unit in ("requests", "tokens") for what in ("limit", "remaining", "reset")
 )
 
+_NAMES_BY_UNIT = {
+    unit: tuple(name.encode() for name in NAMES if name.endswith(unit)) for unit in ("requests", "tokens")
+}
+
 
 def limit_headers(charges: Sequence[Charge], states: Sequence[State]) -> tuple[tuple[bytes, bytes], ...]:
     """Of the limits per minute, for requests and tokens each the one of which the least is left."""
+    least: dict[str, tuple[int, int, float]] = {}
+    for charge, state in zip(charges, states, strict=True):
+        if charge.kind == "rate":
+            rate = (state.remaining, charge.limit, state.reset_s)
+            known = least.get(charge.unit)
+            if known is None or rate < known:
+                least[charge.unit] = rate
     found: list[tuple[bytes, bytes]] = []
-    for unit in ("requests", "tokens"):
-        rates = [
-            (state.remaining, charge.limit, state.reset_s)
-            for charge, state in zip(charges, states, strict=True)
-            if charge.kind == "rate" and charge.unit == unit
-        ]
-        if rates:
-            remaining, limit, reset_s = min(rates)
-            values: Iterable[str] = (str(limit), str(remaining), duration(reset_s))
-            for what, value in zip(("limit", "remaining", "reset"), values, strict=True):
-                found.append((f"x-ratelimit-{what}-{unit}".encode(), value.encode()))
+    for unit, names in _NAMES_BY_UNIT.items():
+        if unit in least:
+            remaining, limit, reset_s = least[unit]
+            values = (b"%d" % limit, b"%d" % remaining, duration(reset_s).encode())
+            found += zip(names, values, strict=True)
     return tuple(found)
 
 

@@ -102,7 +102,8 @@ class Ledger:
                 self._sum(entry)
         if closed:
             self._lose((entry,))
-        self._wake.set()
+        if not self._wake.is_set():
+            self._wake.set()
 
     def close(self, timeout_s: float = 5.0) -> None:
         """Write what is there. What cannot be written within `timeout_s` goes to the log, in sums."""

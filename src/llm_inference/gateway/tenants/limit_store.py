@@ -45,7 +45,7 @@ def level_state(charge: Charge, used: int, now_ms: int) -> State:
     """How a limit stands at `used`; of a rate in `RATE_PERIOD_MS` of a unit, as both stores count it."""
     if charge.kind == "rate":
         remaining = (charge.limit * RATE_PERIOD_MS - used) // RATE_PERIOD_MS
-        return State(max(remaining, 0), used / charge.limit / 1000)
+        return State(remaining if remaining > 0 else 0, used / charge.limit / 1000)
     reset_s = max(charge.ends_ms - now_ms, 0) / 1000 if charge.kind == "budget" else 0.0
     return State(max(charge.limit - used, 0), reset_s)
 
@@ -72,8 +72,10 @@ class _Counter:
 
     def level(self, now_ms: int) -> int:
         if self.drain:
-            self.used = max(0, self.used - max(now_ms - self.at_ms, 0) * self.drain)
-            self.at_ms = max(now_ms, self.at_ms)
+            passed_ms = now_ms - self.at_ms
+            if passed_ms > 0 and self.used:
+                self.used = max(0, self.used - passed_ms * self.drain)
+            self.at_ms = now_ms  # also where the machine's clock was put back: it would not drain until then
         return len(self.leases) or self.used
 
     def is_idle(self, now_ms: int) -> bool:
@@ -95,17 +97,27 @@ class MemoryLimits:
         self._num_decisions += 1
         if self._num_decisions % _SWEEP_EVERY == 0:
             self._sweep(now_ms)
-        counters = [self._counter(charge) for charge in charges]
-        levels = [counter.level(now_ms) for counter in counters]
-        for place, (charge, level) in enumerate(zip(charges, levels, strict=True)):
-            if level + _scaled(charge, charge.amount) > _scaled(charge, charge.limit):
-                states = tuple(level_state(one, used, now_ms) for one, used in zip(charges, levels, strict=True))
-                return Verdict(states, place, retry_after(charge, level, now_ms))
-        states = tuple(
-            level_state(charge, self._add(counter, charge, charge.amount, lease), now_ms)
-            for charge, counter in zip(charges, counters, strict=True)
-        )
-        return Verdict(states)
+        counters: list[_Counter] = []
+        levels: list[int] = []
+        refused = None
+        for place, charge in enumerate(charges):
+            counter = self._counter(charge)
+            level = counter.level(now_ms)
+            counters.append(counter)
+            levels.append(level)
+            # What is left, in the counter's own units: see `_scaled`.
+            left = charge.limit - charge.amount
+            if refused is None and level > (left * RATE_PERIOD_MS if charge.kind == "rate" else left):
+                refused = place
+        if refused is None:
+            levels = [
+                self._add(counter, charge, charge.amount, lease)
+                for charge, counter in zip(charges, counters, strict=True)
+            ]
+        states = tuple([level_state(charge, level, now_ms) for charge, level in zip(charges, levels, strict=True)])
+        if refused is None:
+            return Verdict(states)
+        return Verdict(states, refused, retry_after(charges[refused], levels[refused], now_ms))
 
     def settle(self, uses: Sequence[Use], lease: str) -> None:
         now_ms = _now_ms()
@@ -117,7 +129,8 @@ class MemoryLimits:
                 counter.leases.discard(lease)
                 continue
             counter.level(now_ms)
-            counter.used = max(0, counter.used + _scaled(use.charge, use.actual - use.charge.amount))
+            used = counter.used + _scaled(use.charge, use.actual - use.charge.amount)
+            counter.used = used if used > 0 else 0
 
     def preset(self, charge: Charge) -> None:
         """Count `charge` without a decision: what was used before this process began."""

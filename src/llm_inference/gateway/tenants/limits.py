@@ -15,12 +15,14 @@ from __future__ import annotations
 
 import calendar
 import time
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
+from functools import lru_cache
 from typing import Literal
 
 import msgspec
 
 RATE_PERIOD_MS = 60_000
+_DAY_S = 86_400
 #: Prices are counted in billionths of whatever currency they are in.
 NANO = 1_000_000_000
 
@@ -46,11 +48,23 @@ class Limits:
         """These, and the defaults' where these say nothing."""
         if defaults == NO_LIMITS:
             return self
-        said = {field.name: getattr(self, field.name) for field in fields(self)}
+        said = {one.name: getattr(self, one.name) for one in fields(self)}
         return Limits(**{name: getattr(defaults, name) if value is None else value for name, value in said.items()})
 
 
 NO_LIMITS = Limits()
+
+
+#: Limits by kind and unit; budgets with the period after which they begin anew.
+_COUNTED: tuple[tuple[str, Kind, Unit, str], ...] = (
+    ("requests_per_minute", "rate", "requests", ""),
+    ("tokens_per_minute", "rate", "tokens", ""),
+    ("max_concurrent_requests", "lease", "requests", ""),
+    ("tokens_per_day", "budget", "tokens", "day"),
+    ("price_per_day", "budget", "price", "day"),
+    ("tokens_per_month", "budget", "tokens", "month"),
+    ("price_per_month", "budget", "price", "month"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +74,17 @@ class Subject:
     key: str  # "key:k_…", "address:…", "model:…"
     label: str  # "this API key"
     limits: Limits
+    #: Of each limit that is set: its field, kind, unit and period, the limit in that unit, its counter's key.
+    counted: tuple[tuple[str, Kind, Unit, str, int, str], ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        found = []
+        for name, kind, unit, period in _COUNTED:
+            limit = getattr(self.limits, name)
+            if limit is not None:
+                whole = round(limit * NANO) if unit == "price" else limit
+                found.append((name, kind, unit, period, whole, f"{self.key}:{name}"))
+        object.__setattr__(self, "counted", tuple(found))
 
 
 # Structs from here on: a request makes a dozen of them, and a frozen dataclass takes ten times as long to make.
@@ -97,39 +122,28 @@ class Verdict(msgspec.Struct, frozen=True):
     retry_after_s: float | None = None
 
 
-#: Limits by kind and unit; budgets with the period after which they begin anew.
-_COUNTED: tuple[tuple[str, Kind, Unit, str], ...] = (
-    ("requests_per_minute", "rate", "requests", ""),
-    ("tokens_per_minute", "rate", "tokens", ""),
-    ("max_concurrent_requests", "lease", "requests", ""),
-    ("tokens_per_day", "budget", "tokens", "day"),
-    ("price_per_day", "budget", "price", "day"),
-    ("tokens_per_month", "budget", "tokens", "month"),
-    ("price_per_month", "budget", "price", "month"),
-)
-
-
 def charges_of(subject: Subject, tokens: int, price: int, now: float) -> list[Charge]:
     """What a request of `tokens` tokens and `price` billionths takes of the subject's limits, `now` in Unix seconds."""
     found: list[Charge] = []
-    amounts = {"requests": 1, "tokens": tokens, "price": price}
-    for name, kind, unit, period in _COUNTED:
-        limit = getattr(subject.limits, name)
-        if limit is None:
-            continue
-        key, ends_ms = f"{subject.key}:{name}", 0
+    for name, kind, unit, period, limit, key in subject.counted:
+        ends_ms = 0
         if period:
             window, ends_ms = window_at(now, period)
             key = f"{key}:{window}"
-        whole = round(limit * NANO) if unit == "price" else limit
-        found.append(Charge(subject.key, subject.label, name, kind, unit, whole, amounts[unit], key, ends_ms))
+        amount = 1 if unit == "requests" else tokens if unit == "tokens" else price
+        found.append(Charge(subject.key, subject.label, name, kind, unit, limit, amount, key, ends_ms))
     return found
 
 
 def window_at(now: float, period: str) -> tuple[str, int]:
     """The name of the UTC day or month at `now`, and its end in Unix milliseconds."""
-    at = time.gmtime(now)
+    return _window(int(now) // _DAY_S, period)
+
+
+@lru_cache(maxsize=4)  # every request of a day asks for the same
+def _window(day: int, period: str) -> tuple[str, int]:
+    at = time.gmtime(day * _DAY_S)
     if period == "day":
-        return time.strftime("%Y-%m-%d", at), (int(now) // 86_400 + 1) * 86_400_000
+        return time.strftime("%Y-%m-%d", at), (day + 1) * _DAY_S * 1000
     year, month = (at.tm_year + 1, 1) if at.tm_mon == 12 else (at.tm_year, at.tm_mon + 1)
     return time.strftime("%Y-%m", at), calendar.timegm((year, month, 1, 0, 0, 0)) * 1000

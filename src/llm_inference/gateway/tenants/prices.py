@@ -18,7 +18,8 @@ class Price:
     cached: float | None = None
 
     def nanos(self, prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0) -> int:
-        """The whole, in billionths. `cached_tokens` are a part of `prompt_tokens`."""
+        """The whole, in billionths. `cached_tokens` are a part of `prompt_tokens`, whatever an engine says."""
+        cached_tokens = min(cached_tokens, prompt_tokens)
         cached = self.input if self.cached is None else self.cached
         whole = (prompt_tokens - cached_tokens) * self.input + cached_tokens * cached + completion_tokens * self.output
         return round(whole * NANO / _PER_TOKENS)

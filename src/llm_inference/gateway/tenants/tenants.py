@@ -26,6 +26,7 @@ from llm_inference.gateway.auth import Keys
 from llm_inference.gateway.record import RequestRecord
 from llm_inference.gateway.tenants.caller import TrustedProxies
 from llm_inference.gateway.tenants.grant import Grant, WorkT
+from llm_inference.gateway.tenants.key import ApiKey
 from llm_inference.gateway.tenants.ledger import Entry, Ledger
 from llm_inference.gateway.tenants.limit_store import LimitStore
 from llm_inference.gateway.tenants.limits import NO_LIMITS, Limits, Subject
@@ -33,6 +34,8 @@ from llm_inference.gateway.tenants.prices import FREE, Price
 
 #: Callers whose minute is used up and who are told so without a question to the store.
 _MAX_BLOCKED = 10_000
+#: Keys whose limits are looked up once.
+_MAX_CALLERS = 10_000
 
 
 class SumsLedger(Protocol):
@@ -62,6 +65,8 @@ class Tenants:
     _numbers: Iterator[int] = field(default_factory=itertools.count)
     #: subject → (monotonic time until which its requests are used up, the error, the headers).
     _blocked: dict[str, tuple[float, RateLimitError, tuple[tuple[bytes, bytes], ...]]] = field(default_factory=dict)
+    #: id → (the key that was seen last, its limits): they change with the key.
+    _callers: dict[str, tuple[ApiKey, Subject | None]] = field(default_factory=dict)
 
     def check(self, record: RequestRecord, scope: AsgiScope) -> None:
         """Raise `RateLimitError` again where it was raised for this caller's requests and the time is not over."""
@@ -141,12 +146,21 @@ class Tenants:
         )
 
     def _caller(self, record: RequestRecord, scope: AsgiScope) -> Subject | None:
-        if record.key is not None:
-            limits = record.key.limits.over(self.key_limits)
-            return None if limits == NO_LIMITS else Subject(f"key:{record.key.id}", "this API key", limits)
+        key = record.key
+        if key is not None:
+            known = self._callers.get(key.id)
+            if known is None or known[0] is not key:
+                if len(self._callers) >= _MAX_CALLERS:
+                    self._callers.clear()
+                known = self._callers[key.id] = (key, self._subject_of(key))
+            return known[1]
         if self.address_limits == NO_LIMITS:
             return None
         return Subject(f"address:{self.proxies.client_of(scope)}", "this address", self.address_limits)
+
+    def _subject_of(self, key: ApiKey) -> Subject | None:
+        limits = key.limits.over(self.key_limits)
+        return None if limits == NO_LIMITS else Subject(f"key:{key.id}", "this API key", limits)
 
     def _subjects(self, record: RequestRecord, scope: AsgiScope) -> list[Subject]:
         caller = self._caller(record, scope)

@@ -23,20 +23,23 @@ Work = GenerateRequest | EmbedRequest
 
 def estimate(prompts: Iterable[Prompt]) -> int:
     """Tokens of all prompts, at a guess; exact for token ids."""
-    return sum(
-        len(prompt)
-        if isinstance(prompt, tuple)
-        else max(1, -(-_num_bytes(prompt) // BYTES_PER_TOKEN)) + _num_messages(prompt) * 4
-        for prompt in prompts
-    )
+    return sum([bounds(prompt)[0] for prompt in prompts])
 
 
 def at_most(prompt: Prompt) -> int:
     """No byte-level tokenizer makes more of `prompt`, nor a template that adds no more than `TEMPLATE_TOKENS`."""
+    return bounds(prompt)[1]
+
+
+def bounds(prompt: Prompt) -> tuple[int, int]:
+    """(`estimate`, `at_most`) of one prompt."""
     if isinstance(prompt, tuple):
-        return len(prompt)
-    template = TEMPLATE_TOKENS if isinstance(prompt, ChatPrompt) else 0
-    return _num_bytes(prompt) + (_num_messages(prompt) + 1) * MESSAGE_TOKENS + template
+        return len(prompt), len(prompt)
+    num_bytes, num_messages, template = _num_bytes(prompt), 0, 0
+    if isinstance(prompt, ChatPrompt):
+        num_messages, template = len(prompt.messages), TEMPLATE_TOKENS
+    guess = max(1, -(-num_bytes // BYTES_PER_TOKEN)) + num_messages * 4
+    return guess, num_bytes + (num_messages + 1) * MESSAGE_TOKENS + template
 
 
 async def count(engine: Engine, prompt: Prompt, *, add_special_tokens: bool = True) -> int:
@@ -78,10 +81,6 @@ def likely_tokens(work: Work, max_model_len: int) -> int:
     return min(prompt, max_model_len) + min(answer, max_model_len * choices)
 
 
-def _num_messages(prompt: Prompt) -> int:
-    return len(prompt.messages) if isinstance(prompt, ChatPrompt) else 0
-
-
 def _num_bytes(prompt: Prompt) -> int:
     if isinstance(prompt, ChatPrompt):
         return _text_bytes(prompt.messages) + _text_bytes(prompt.tools)
@@ -92,8 +91,14 @@ def _text_bytes(value: Any) -> int:
     """Bytes of all texts in a JSON value; a template writes keys and numbers as well, which a few bytes each cover."""
     if isinstance(value, str):
         return len(value) if value.isascii() else len(value.encode("utf-8", "surrogatepass"))
+    total = 0
     if isinstance(value, dict):
-        return sum(len(key) + 4 + _text_bytes(item) for key, item in value.items() if item is not None)
+        for key, item in value.items():
+            if item is not None:
+                total += len(key) + 4 + _text_bytes(item)
+        return total
     if isinstance(value, (list, tuple)):
-        return sum(4 + _text_bytes(item) for item in value)
+        for item in value:
+            total += 4 + _text_bytes(item)
+        return total
     return 8 if value is not None else 0

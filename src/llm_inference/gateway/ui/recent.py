@@ -10,7 +10,6 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -22,8 +21,7 @@ MAX_KEPT = 2048
 MAX_ERRORS = 50
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(msgspec.Struct, frozen=True, gc=False):
     """One request that is over. Durations in seconds; None where there was no first (or second) token."""
 
     at: float  # Unix seconds

@@ -59,6 +59,7 @@ class StatusReport(msgspec.Struct, frozen=True):
     models: dict[str, ModelStatus]
     tiers: dict[str, Figures]
     errors: list[RecentError]
+    operator: bool = False  # the caller may load, unload, restart and drain engines
 
 
 async def status(request: Request) -> Response:
@@ -102,6 +103,7 @@ async def status(request: Request) -> Response:
             for one in recent.errors()
             if _sees_all(key) or _is_own(one, key)
         ],
+        operator=gateway.fleet is not None and key is not None and "admin" in key.scope.routes,
     )
     return Response(msgspec.json.encode(report), media_type="application/json", headers={"cache-control": "no-store"})
 

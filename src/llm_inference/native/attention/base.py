@@ -6,10 +6,16 @@ built once per step, before the first of them.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import torch
+
+from llm_inference.native.batch import ModelInput
+
+if TYPE_CHECKING:
+    from llm_inference.native.attention.paged_kv import PagedKV
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,4 +54,45 @@ class AttentionStep(Protocol):
         `qkv [rows, (num_heads + 2 · num_kv_heads) · head_dim]`, positions already applied. Query head h uses
         key-value head `h // (num_heads / num_kv_heads)`. Returns `[rows, num_heads · head_dim]`.
         """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedStep:
+    """A step on the host: the tensors to send over, and what makes a step of them where they have arrived."""
+
+    tensors: Sequence[torch.Tensor]
+    arrive: Callable[[Sequence[torch.Tensor]], AttentionStep]
+
+
+class Attention(Protocol):
+    """A way to attend over the paged cache of one device."""
+
+    @property
+    def cache(self) -> PagedKV: ...
+
+    def prepare(self, model_input: ModelInput, num_rows: int) -> PreparedStep:
+        """`num_rows`: of the step's tensors, at least the scheduled tokens."""
+        ...
+
+
+@runtime_checkable
+class CapturableAttention(Attention, Protocol):
+    """Optional power: decodes whose every input lies in tensors that stay where they are, so that a CUDA graph of
+    them can be replayed. Its cache has a scratch block, which rows that pad a batch write into."""
+
+    @property
+    def static_bytes(self) -> int:
+        """Memory that it takes on the device beside the static inputs, when all sizes have been captured."""
+        ...
+
+    def static_inputs(self, model_input: ModelInput, size: int) -> list[torch.Tensor]:
+        """Of a step that only decodes, padded to `size` sequences: host tensors whose shapes depend on `size` alone.
+
+        Also makes ready what the step of this size keeps elsewhere on the device, so it is called before each replay.
+        """
+        ...
+
+    def static_step(self, size: int, tensors: Sequence[torch.Tensor]) -> AttentionStep:
+        """A step that reads `tensors`, the static inputs on the device, anew whenever its kernels run."""
         ...

@@ -9,6 +9,8 @@ that gathering whole blocks gives `[head, token, head_dim]` matrices without ano
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from llm_inference.errors import OutOfMemoryError
@@ -20,17 +22,29 @@ class PagedKV:
     """Keys and values of `num_blocks` blocks of `block_size` tokens."""
 
     def __init__(
-        self, shape: AttentionShape, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
+        self,
+        shape: AttentionShape,
+        num_blocks: int,
+        block_size: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        *,
+        num_scratch_blocks: int = 0,
     ) -> None:
-        """Raises `OutOfMemoryError`."""
-        self.num_blocks = num_blocks
+        """`num_scratch_blocks`: behind the others, of no sequence, written by rows that pad a batch.
+
+        Raises `OutOfMemoryError`.
+        """
+        self.num_blocks = num_blocks + num_scratch_blocks
         self.block_size = block_size
         self.num_kv_heads = shape.num_kv_heads
         head_dim = shape.head_dim
         try:
             # Not zeroed: a CPU's pages are then taken as blocks come into use. See `clear`.
             self._data = torch.empty(
-                (shape.num_layers, 2, num_blocks, self.num_kv_heads, block_size, head_dim), dtype=dtype, device=device
+                (shape.num_layers, 2, self.num_blocks, self.num_kv_heads, block_size, head_dim),
+                dtype=dtype,
+                device=device,
             )
         except RuntimeError as exc:  # torch.OutOfMemoryError is one
             needed = shape.kv_bytes(num_blocks * block_size, dtype)
@@ -40,6 +54,8 @@ class PagedKV:
             ) from exc
         self._rows = [layer.view(-1, head_dim) for layer in self._data]
         self._tiles = [layer.view(-1, block_size * head_dim) for layer in self._data]
+        if num_scratch_blocks:
+            self.clear(list(range(num_blocks, self.num_blocks)))
 
     @property
     def head_dim(self) -> int:
@@ -49,13 +65,28 @@ class PagedKV:
     def data(self) -> torch.Tensor:
         return self._data
 
+    def layer(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Its keys and its values, `[blocks, kv heads, block_size, head_dim]`; views."""
+        both = self._data[layer]
+        return both[0], both[1]
+
     def begin_step(self, step: ModelInput) -> None:
         """What comes before a step's first write: its block copies, and the clearing of blocks that it starts."""
-        if step.block_copies:
-            self.copy_blocks(step.block_copies)
+        self.begin([tensor.to(self._data.device) for tensor in self.changes(step)])
+
+    def changes(self, step: ModelInput) -> list[torch.Tensor]:
+        """What `begin` needs for a step, on the host: sources and destinations of copies, and blocks that it starts."""
+        sources, destinations = zip(*step.block_copies, strict=True) if step.block_copies else ((), ())
         fresh = [slot // self.block_size for slot in step.slot_mapping if slot % self.block_size == 0]
-        if fresh:
-            self.clear(fresh)
+        return [torch.tensor(ids, dtype=torch.int64) for ids in (sources, destinations, fresh)]
+
+    def begin(self, changes: Sequence[torch.Tensor]) -> None:
+        """The same on the device: the copies as if at the same time, then the clearing."""
+        sources, destinations, fresh = changes
+        if len(sources):
+            self._data[:, :, destinations] = self._data[:, :, sources]
+        if len(fresh):
+            self._data[:, :, fresh] = 0
 
     def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
         """Copy source to destination in all layers, as if at the same time."""
@@ -79,12 +110,12 @@ class PagedKV:
         torch.index_select(self._tiles[layer], 0, tiles, out=out)
 
     def token_rows(self, slots: torch.Tensor) -> torch.Tensor:
-        """Rows to write for `slots [n]` (`block · block_size + offset`): int64 `[n, 2 · kv_heads]`."""
+        """Rows to write for `slots [n]` (`block · block_size + offset`), on their device: int64 `[n, 2 · kv_heads]`."""
         block, offset = slots // self.block_size, slots % self.block_size
         return self.block_tiles(block[:, None])[..., 0].permute(1, 0, 2).flatten(1) * self.block_size + offset[:, None]
 
     def block_tiles(self, tables: torch.Tensor) -> torch.Tensor:
         """Tiles to read for block tables `[n, blocks]`: int64 `[2, n, kv_heads, blocks]`."""
-        sides = torch.arange(2)[:, None, None, None] * self.num_blocks
-        heads = torch.arange(self.num_kv_heads)[None, None, :, None]
+        sides = torch.arange(2, device=tables.device)[:, None, None, None] * self.num_blocks
+        heads = torch.arange(self.num_kv_heads, device=tables.device)[None, None, :, None]
         return (sides + tables[None, :, None, :]) * self.num_kv_heads + heads

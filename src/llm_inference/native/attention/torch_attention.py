@@ -10,13 +10,13 @@ into the same buffer, which stays in a CPU's cache.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 
-from llm_inference.native.attention.base import AttentionShape
+from llm_inference.native.attention.base import AttentionShape, AttentionStep, PreparedStep
 from llm_inference.native.attention.buckets import bucket_by_length
 from llm_inference.native.attention.paged_kv import PagedKV
 from llm_inference.native.batch import ModelInput
@@ -51,6 +51,24 @@ class _Plan:
     groups: list[_DecodeGroup]
     chunks: list[_Chunk]
 
+    def tensors(self) -> list[torch.Tensor]:
+        """What is built on the host."""
+        found = [tensor for group in self.groups for tensor in (group.tiles, group.mask, group.tokens)]
+        return [tensor for tensor in (*found, *(chunk.tiles for chunk in self.chunks)) if tensor is not None]
+
+    def at(self, arrived: Iterator[torch.Tensor]) -> _Plan:
+        """The same with `tensors()` replaced, in their order."""
+        groups = [
+            replace(
+                group,
+                tiles=next(arrived),
+                mask=next(arrived),
+                tokens=None if group.tokens is None else next(arrived),
+            )
+            for group in self.groups
+        ]
+        return _Plan(groups, [replace(chunk, tiles=next(arrived)) for chunk in self.chunks])
+
 
 class TorchAttention:
     """Makes one `TorchAttentionStep` per step. Owns the gather buffer."""
@@ -62,15 +80,31 @@ class TorchAttention:
         self.device = device
         self._buffer = torch.empty(0, dtype=dtype, device=device)
 
-    def begin(self, model_input: ModelInput, num_rows: int) -> TorchAttentionStep:
-        """Indices and masks of a step, built on the CPU and sent over once. `num_rows` ≥ the scheduled tokens."""
+    def begin(self, model_input: ModelInput, num_rows: int) -> AttentionStep:
+        """The step, its tensors sent over one by one. `num_rows` ≥ the scheduled tokens."""
+        prepared = self.prepare(model_input, num_rows)
+        return prepared.arrive([tensor.to(self.device) for tensor in prepared.tensors])
+
+    def prepare(self, model_input: ModelInput, num_rows: int) -> PreparedStep:
+        """See `Attention.prepare`. Indices and masks of decodes are built on the host."""
         plans = {window: self._plan(model_input, window) for window in set(self.shape.windows)}
         positions = torch.zeros(num_rows, dtype=torch.int64)
         positions[: len(model_input.positions)] = torch.tensor(model_input.positions)
         rows = self.cache.token_rows(torch.tensor(model_input.slot_mapping))
-        return TorchAttentionStep(
-            self, positions.to(self.device), rows.to(self.device), [plans[window] for window in self.shape.windows]
-        )
+        if self.device.type == "cpu":
+            there = [plans[window] for window in self.shape.windows]
+            return PreparedStep((), lambda arrived: TorchAttentionStep(self, positions, rows, there))
+        tensors = [positions, rows]
+        for plan in plans.values():
+            tensors += plan.tensors()
+
+        def arrive(arrived: Sequence[torch.Tensor]) -> TorchAttentionStep:
+            left = iter(arrived)
+            positions, rows = next(left), next(left)
+            moved = {window: plan.at(left) for window, plan in plans.items()}
+            return TorchAttentionStep(self, positions, rows, [moved[window] for window in self.shape.windows])
+
+        return PreparedStep(tensors, arrive)
 
     def buffer(self, num_tiles: int) -> torch.Tensor:
         """`[num_tiles, block_size · head_dim]`, reused from layer to layer and step to step."""
@@ -125,15 +159,15 @@ class TorchAttention:
         if self.device.type == "cpu":
             mask = mask.expand(-1, self.shape.num_kv_heads, -1, -1).reshape(-1, 1, length)
         return _DecodeGroup(
-            tokens=torch.tensor(indices).to(self.device) if indices is not None else None,
+            tokens=torch.tensor(indices) if indices is not None else None,
             size=size,
             length=length,
-            tiles=self.cache.block_tiles(padded).flatten().to(self.device),
-            mask=mask.to(self.device),
+            tiles=self.cache.block_tiles(padded).flatten(),
+            mask=mask,
         )
 
     def _chunk(self, token: int, query: int, table: list[int], context: int, window: int | None) -> _Chunk:
-        tiles = self.cache.block_tiles(torch.tensor([table])).flatten().to(self.device)
+        tiles = self.cache.block_tiles(torch.tensor([table])).flatten()
         if context == query and (window is None or window >= context):
             return _Chunk(token, token + query, context, tiles, None)
         length = len(table) * self.cache.block_size

@@ -45,6 +45,13 @@ def rotate_(heads: torch.Tensor, rotation: torch.Tensor) -> None:
         pairs.copy_(torch.view_as_real(turned))
 
 
+def rotated(heads: torch.Tensor, rotation: torch.Tensor) -> torch.Tensor:
+    """`rotate_` as a new tensor, of real numbers alone. `rotation [tokens, 1, head_dim / 2, 2]`: cosines and sines."""
+    even, odd = heads.float().view(*heads.shape[:-1], -1, 2).unbind(-1)
+    cos, sin = rotation.unbind(-1)
+    return torch.stack((even * cos - odd * sin, even * sin + odd * cos), -1).flatten(-2).to(heads.dtype)
+
+
 def interleave(rows: torch.Tensor, head_dim: int) -> torch.Tensor:
     """Reorder rows `[heads · head_dim, …]` from halves (0, 1, …, d/2, …) to partners side by side (0, d/2, 1, …)."""
     half = head_dim // 2

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import torch
 
@@ -53,6 +53,19 @@ class CausalLM(Protocol):
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """`[rows, hidden]` → float32 `[rows, vocab_size]`."""
+        ...
+
+
+#: From a function to one that does the same, faster from the second call on.
+Compiler: TypeAlias = Callable[[Callable[..., torch.Tensor]], Callable[..., torch.Tensor]]
+
+
+@runtime_checkable
+class CompilableLM(Protocol):
+    """Optional power of a `CausalLM`: the parts between its attentions can be compiled."""
+
+    def compile_layers(self, compiler: Compiler) -> None:
+        """Once, after `finish`, before the first `forward`. The functions given away touch no cache."""
         ...
 
 

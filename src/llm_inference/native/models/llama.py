@@ -21,8 +21,9 @@ from llm_inference.native.attention.base import AttentionShape, AttentionStep
 from llm_inference.native.layers.embedding import EmbeddingAndHead
 from llm_inference.native.layers.linear import Linear, Placement
 from llm_inference.native.layers.norm import RMSNorm
-from llm_inference.native.layers.rope import RotaryEmbedding, interleave, rotate_
+from llm_inference.native.layers.rope import RotaryEmbedding, interleave, rotate_, rotated
 from llm_inference.native.layers.weights import WeightSlot
+from llm_inference.native.models.base import Compiler
 
 #: May overwrite their argument.
 ACTIVATIONS: Final[dict[str, Callable[[torch.Tensor], torch.Tensor]]] = {
@@ -67,6 +68,7 @@ class LlamaForCausalLM:
         )
         self._layers = [LlamaLayer(spec, index, placement) for index in range(spec.num_layers)]
         self._norm = RMSNorm(spec.hidden_size, spec.rms_norm_eps, placement)
+        self._real_rotation = False
 
     @property
     def preferred_rows(self) -> int:
@@ -90,8 +92,17 @@ class LlamaForCausalLM:
     def finish(self) -> None:
         self._ends.finish()
 
+    def compile_layers(self, compiler: Compiler) -> None:
+        """See `CompilableLM`."""
+        before, after = compiler(before_attention), compiler(LlamaLayer.after_attention)
+        for layer in self._layers:
+            layer.before, layer.after = before, after
+        self._real_rotation = True
+
     def forward(self, token_ids: torch.Tensor, step: AttentionStep) -> torch.Tensor:
         rotation = self._rope.rotation(step.positions)
+        if self._real_rotation:
+            rotation = torch.view_as_real(rotation)
         hidden = self.embed(token_ids)
         for layer in self._layers:
             hidden = layer(hidden, rotation, step)
@@ -106,7 +117,13 @@ class LlamaForCausalLM:
 
 
 class LlamaLayer:
-    """Attention and gated feed-forward, each with a norm before and a residual around it."""
+    """Attention and gated feed-forward, each with a norm before and a residual around it.
+
+    `before` and `after` are what lies around the attention; compiled ones may take their place.
+    """
+
+    before: Callable[[LlamaLayer, torch.Tensor, torch.Tensor], torch.Tensor]
+    after: Callable[[LlamaLayer, torch.Tensor, torch.Tensor], torch.Tensor]
 
     def __init__(self, spec: ModelSpec, index: int, placement: Placement) -> None:
         hidden, inner = spec.hidden_size, spec.intermediate_size
@@ -122,6 +139,8 @@ class LlamaLayer:
         self.mlp_norm = RMSNorm(hidden, spec.rms_norm_eps, placement)
         self.gate_up = Linear(hidden, (inner, inner), bias=spec.mlp_bias, placement=placement)
         self.down = Linear(inner, (hidden,), bias=spec.mlp_bias, placement=placement)
+        self.before = LlamaLayer.before_attention
+        self.after = LlamaLayer.after_attention
 
     @property
     def num_bytes(self) -> int:
@@ -130,12 +149,25 @@ class LlamaLayer:
 
     def __call__(self, hidden: torch.Tensor, rotation: torch.Tensor, step: AttentionStep) -> torch.Tensor:
         """`hidden [rows, hidden_size]` → the same shape; the argument is not changed."""
+        attended = step.attend(self._index, self.before(self, hidden, rotation))
+        return self.after(self, hidden, attended)
+
+    def before_attention(self, hidden: torch.Tensor, rotation: torch.Tensor) -> torch.Tensor:
+        """`rotation`: complex, of `RotaryEmbedding`. Queries, keys and values `[rows, …]`, rotated."""
         qkv = self.qkv(self.attention_norm(hidden))
-        rotate_(qkv[:, : self._rotated].view(len(qkv), -1, self._head_dim), rotation)
-        hidden = self.output(step.attend(self._index, qkv), hidden)
+        rotate_(self.heads_of(qkv), rotation)
+        return qkv
+
+    def after_attention(self, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
+        """The projection of what was attended, and the feed-forward."""
+        hidden = self.output(attended, hidden)
         gate_up = self.gate_up(self.mlp_norm(hidden))
         inner = self._activation(gate_up[:, : self._inner]).mul_(gate_up[:, self._inner :])
         return self.down(inner, hidden)
+
+    def heads_of(self, qkv: torch.Tensor) -> torch.Tensor:
+        """The heads that positions rotate, `[rows, heads, head_dim]`; a view."""
+        return qkv[:, : self._rotated].view(len(qkv), -1, self._head_dim)
 
     def slots(self, prefix: str) -> dict[str, WeightSlot]:
         def turned(rows: torch.Tensor) -> torch.Tensor:
@@ -150,6 +182,13 @@ class LlamaLayer:
             | self.gate_up.slots([f"{mlp}.gate_proj", f"{mlp}.up_proj"])
             | self.down.slots([f"{mlp}.down_proj"])
         )
+
+
+def before_attention(layer: LlamaLayer, hidden: torch.Tensor, rotation: torch.Tensor) -> torch.Tensor:
+    """As `LlamaLayer.before_attention` with a real `rotation`: a compiler has no complex numbers, and fuses a copy."""
+    qkv = layer.qkv(layer.attention_norm(hidden))
+    turned = rotated(layer.heads_of(qkv), rotation).flatten(1)
+    return torch.cat((turned, qkv[:, turned.shape[1] :]), -1)
 
 
 def layer_windows(spec: ModelSpec, config: Mapping[str, Any]) -> tuple[int | None, ...]:

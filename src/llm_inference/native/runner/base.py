@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from llm_inference.native.batch import ModelInput
+from llm_inference.telemetry.stages import Stages
 
 if TYPE_CHECKING:
     import torch
@@ -35,4 +37,16 @@ class Runner(Protocol):
 
     def execute_with_hidden(self, model_input: ModelInput) -> tuple[torch.Tensor, torch.Tensor]:
         """The same step, and float32 hidden states `[len(hidden_indices), hidden_size]`, after the last norm."""
+        ...
+
+
+@runtime_checkable
+class ObservedRunner(Protocol):
+    """Optional power: a runner that tells the stages of a step."""
+
+    def observe(self, stages: Stages) -> None:
+        """From the next step on. The stages are "attention", and "library" for what no operator of torch computes."""
+
+    def node_seconds(self) -> Mapping[str, float]:
+        """Of all steps observed so far, by part, as the runner's own library clocks them; empty where it does not."""
         ...

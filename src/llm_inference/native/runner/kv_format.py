@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from llm_inference.model_spec import DTYPE_BYTES, ModelSpec
-from llm_inference.native.runner.choice import RunnerName
+from llm_inference.native.runner.choice import KVCacheDType, RunnerName
 
 #: Machines whose attention reads a cache of 8 bits.
 _EIGHT_BIT_MACHINES: Final = ("x86_64", "AMD64")
@@ -34,13 +34,21 @@ class KVFormat:
 
 
 def kv_format(
-    runner: RunnerName, precision: str, quantization: str | None, architecture: str | None = None
+    runner: RunnerName,
+    precision: str,
+    quantization: str | None,
+    kv_cache_dtype: KVCacheDType = "auto",
+    *,
+    architecture: str | None = None,
 ) -> KVFormat:
-    """The format of the computation, or 8 bits beside quantized weights where the runner can read them.
+    """`kv_cache_dtype` as the choice of the runner has accepted it. "auto": the format of the computation, or 8 bits
+    beside quantized weights where the runner can read them.
 
     Each token has its own scale in each head: what it becomes does not depend on its company or on chunks.
     """
-    eight_bit = runner == "openvino" and quantization is not None
+    if runner == "compiled" or kv_cache_dtype == "int8":
+        return KVFormat("uint8", _SCALE_BYTES)
+    eight_bit = runner == "openvino" and quantization is not None and kv_cache_dtype == "auto"
     if eight_bit and (architecture or platform.machine()) in _EIGHT_BIT_MACHINES:
         return KVFormat("uint8", _SCALE_BYTES)
     return KVFormat(precision)

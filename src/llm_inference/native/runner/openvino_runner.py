@@ -9,6 +9,7 @@ Imports openvino at the top: to be imported only where it is installed and chose
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 
 import openvino as ov
@@ -21,12 +22,15 @@ from llm_inference.native.batch import ModelInput
 from llm_inference.native.checkpoint import Checkpoint
 from llm_inference.native.loader import fill_slots, out_of_memory_explained, read_config, refuse_quantized
 from llm_inference.native.models.llama import layer_windows
+from llm_inference.native.runner.choice import KVCacheDType
 from llm_inference.native.runner.kv_format import kv_format
+from llm_inference.native.runner.llama_weights import LlamaWeights
 from llm_inference.native.runner.openvino.compile import compile_graph
 from llm_inference.native.runner.openvino.graph import BLOCK_SIZE, build_graph
+from llm_inference.native.runner.openvino.node_times import node_seconds
 from llm_inference.native.runner.openvino.step_tensors import StepTensors
-from llm_inference.native.runner.openvino.weights import LlamaWeights
 from llm_inference.native.stage_clock import StageClock
+from llm_inference.telemetry.stages import Stages, quiet
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +47,9 @@ class OpenVINORunner:
         *,
         dtype: torch.dtype,
         quantization: str | None = None,
+        kv_cache_dtype: KVCacheDType = "auto",
         num_threads: int,
+        count_nodes: bool = False,
         progress: bool = False,
         clock: StageClock | None = None,
     ) -> None:
@@ -57,15 +63,18 @@ class OpenVINORunner:
         with out_of_memory_explained(directory, spec, _CPU):
             weights = LlamaWeights(spec)
             fill_slots(weights, Checkpoint(directory), progress=progress)
-            kv = kv_format("openvino", str(dtype).removeprefix("torch."), quantization)
+            kv = kv_format("openvino", str(dtype).removeprefix("torch."), quantization, kv_cache_dtype)
             graph = build_graph(spec, config, weights, quantization, kv)
             clock.end("weights")
-            self._request = compile_graph(graph, dtype, kv, num_threads)
+            self._request = compile_graph(graph, dtype, kv, num_threads, count_nodes=count_nodes)
             clock.end("compile")
         self._constants = graph.constants
         self._tensors = StepTensors(self._request)
         self._kv_dtype: torch.dtype = getattr(torch, kv.dtype)
         self._cache: PagedKV | None = None
+        self._stages: Stages = quiet
+        self._counts_nodes = count_nodes
+        self._num_runs = 0
         self._shape = AttentionShape(
             num_heads=spec.num_heads,
             num_kv_heads=spec.num_kv_heads,
@@ -96,6 +105,14 @@ class OpenVINORunner:
             for name, blocks in zip(("key", "value"), sides, strict=True):
                 self._request.set_tensor(f"{name}.{layer}", _shared(blocks))
 
+    def observe(self, stages: Stages) -> None:
+        """See `ObservedRunner`."""
+        self._stages = stages
+
+    def node_seconds(self) -> Mapping[str, float]:
+        """See `ObservedRunner`; empty unless `count_nodes` was asked for."""
+        return node_seconds(self._request, self._num_runs) if self._counts_nodes else {}
+
     @torch.inference_mode()
     def execute(self, model_input: ModelInput) -> torch.Tensor:
         """See `Runner.execute`."""
@@ -110,7 +127,9 @@ class OpenVINORunner:
         assert self._cache is not None, "allocate_kv_cache comes before execute"
         self._cache.begin_step(model_input)
         self._tensors.fill(model_input)
-        self._request.infer(share_outputs=True)
+        with self._stages("library"):
+            self._request.infer(share_outputs=True)
+        self._num_runs += 1
         return self._output("logits"), self._output("hidden")
 
     def _output(self, name: str) -> torch.Tensor:

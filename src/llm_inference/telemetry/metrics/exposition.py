@@ -15,6 +15,7 @@ from llm_inference.telemetry.metrics.table import BY_NAME, METRICS, VLLM_LABELS,
 
 #: What `text` is.
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+VLLM_CACHE_CONFIG = "vllm:cache_config_info"
 
 
 def text(snapshot: Snapshot, *, vllm: bool, others: Iterable[Family] = ()) -> bytes:
@@ -23,7 +24,7 @@ def text(snapshot: Snapshot, *, vllm: bool, others: Iterable[Family] = ()) -> by
 
 
 def families(snapshot: Snapshot, *, vllm: bool) -> Iterator[Family]:
-    whole = _flattened(snapshot)
+    whole = flattened(snapshot)
     values = {**whole.counters, **whole.gauges}
     for metric in METRICS:
         if metric.kind == "histogram":
@@ -81,9 +82,23 @@ def _vllm(whole: Snapshot, values: dict[str, list[tuple[Labels, float]]]) -> Ite
                 yield histogram(name, metric, labels, summed.histograms[metric.name])
             else:
                 yield _plain(name, metric, labels, summed.counters[metric.name])
+    yield from _vllm_cache_config(values)
 
 
-def _flattened(snapshot: Snapshot) -> Snapshot:
+def _vllm_cache_config(values: dict[str, list[tuple[Labels, float]]]) -> Iterator[Family]:
+    """Always 1; endpoint pickers read from its labels how much a cache holds."""
+    sizes = {key[0]: size for key, size in values.get("kv_cache_block_tokens", ())}
+    known = [(key[0], sizes[key[0]], count) for key, count in values.get("kv_cache_blocks", ()) if key[0] in sizes]
+    if not known:
+        return
+    labels = ["model_name", "engine", "block_size", "num_gpu_blocks", "kv_cache_size_tokens"]
+    family = GaugeMetricFamily(VLLM_CACHE_CONFIG, "The size of the KV cache, in its labels.", labels=labels)
+    for model, size, count in known:
+        family.add_metric([model, "0", f"{size:.0f}", f"{count:.0f}", f"{size * count:.0f}"], 1.0)
+    yield family
+
+
+def flattened(snapshot: Snapshot) -> Snapshot:
     """Engines and processes as samples with labels."""
     engines: dict[str, list[tuple[Labels, float]]] = {}
     bars: dict[str, list[tuple[Labels, Bars]]] = {}

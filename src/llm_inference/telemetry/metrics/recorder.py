@@ -61,6 +61,7 @@ class Metrics:
         self._counters: dict[str, dict[Labels, float]] = {}
         self._histograms: dict[str, dict[Labels, Bars]] = {}
         self._gauges: dict[str, Callable[[], Mapping[Labels, float]]] = {}
+        self._read_counters: dict[str, Callable[[], Mapping[Labels, float]]] = {}
         self._loads: Callable[[], Mapping[str, EngineLoad]] = dict
         self._pids: Callable[[], Mapping[str, int]] = dict
         self._once: dict[str, list[tuple[Labels, float]]] = {}
@@ -160,6 +161,10 @@ class Metrics:
         """Read a gauge from `read` at every scrape; of several processes the sum is shown."""
         self._gauges[BY_NAME[name].name] = read
 
+    def watch_counter(self, name: str, read: Callable[[], Mapping[Labels, float]]) -> None:
+        """Read a counter that somebody else raises; like any other it must never fall."""
+        self._read_counters[BY_NAME[name].name] = read
+
     def watch_in_flight(self, read: Callable[[], int]) -> None:
         self.watch("requests_in_flight", lambda: {(): float(read())})
 
@@ -194,6 +199,7 @@ class Metrics:
         """This process's own figures."""
         with self._lock:
             counters = {name: list(series.items()) for name, series in self._counters.items()}
+        counters |= {name: list(read().items()) for name, read in self._read_counters.items()}
         histograms = {
             name: [(labels, Bars(list(bars.counts), bars.total)) for labels, bars in series.items()]
             for name, series in self._histograms.items()
@@ -205,15 +211,20 @@ class Metrics:
         engines = {model: engine_report(load) for model, load in self._loads().items()}
         return Snapshot(counters, histograms, gauges, engines, processes)
 
-    async def scrape(self) -> bytes:
-        """The text that a Prometheus server scrapes: of all gateway processes together."""
+    async def whole(self) -> Snapshot:
+        """The figures of all gateway processes together, and of the machine."""
         for refresh in self._refresh:
             await refresh()
         snapshot = self.snapshot()
         if self._together is not None:
             snapshot = await self._together(snapshot)
+        return self._with_machine(snapshot)
+
+    async def scrape(self) -> bytes:
+        """The text that a Prometheus server scrapes."""
+        snapshot = await self.whole()
         others = () if self._registry is None else self._others(self._registry)
-        return exposition.text(self._with_machine(snapshot), vllm=self._vllm, others=others)
+        return exposition.text(snapshot, vllm=self._vllm, others=others)
 
     def exposition(self) -> bytes:
         """Like `scrape`, of this process alone and as far as it knows without asking anybody."""

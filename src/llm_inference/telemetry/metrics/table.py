@@ -71,7 +71,7 @@ METRICS: tuple[Metric, ...] = (
         "Between two consecutive deltas of a request.",
         _MODEL,
         buckets=buckets.TOKEN_GAP_S,
-        vllm=("vllm:inter_token_latency_seconds",),
+        vllm=("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"),
     ),
     Metric(
         "time_per_output_token_seconds",
@@ -200,6 +200,7 @@ METRICS: tuple[Metric, ...] = (
         vllm=("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
     ),
     Metric("kv_cache_blocks", "gauge", "KV blocks in all.", _MODEL, "engine"),
+    Metric("kv_cache_block_tokens", "gauge", "Tokens that fit into a KV block.", _MODEL, "engine"),
     Metric("kv_cache_free_blocks", "gauge", "KV blocks that nothing references.", _MODEL, "engine"),
     Metric("kv_cache_evictions_total", "counter", "Cached KV blocks given to other content.", _MODEL, "engine"),
     Metric(
@@ -208,7 +209,7 @@ METRICS: tuple[Metric, ...] = (
         "Prompt tokens looked up in the prefix cache.",
         _MODEL,
         "engine",
-        vllm=("vllm:prefix_cache_queries_total",),
+        vllm=("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total"),
     ),
     Metric(
         "prefix_cache_hits_total",
@@ -216,7 +217,7 @@ METRICS: tuple[Metric, ...] = (
         "Prompt tokens found in the prefix cache.",
         _MODEL,
         "engine",
-        vllm=("vllm:prefix_cache_hits_total",),
+        vllm=("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"),
     ),
     Metric(
         "preemptions_total",
@@ -276,6 +277,24 @@ METRICS: tuple[Metric, ...] = (
         "Of models with several replicas: 1 where one takes requests, 0 where it is left alone after failures.",
         ("model", "replica"),
     ),
+    Metric(
+        "replica_loaded",
+        "gauge",
+        "Of models that are loaded when they are asked for, or with several replicas: 1 where one is loaded.",
+        ("model", "replica"),
+    ),
+    Metric(
+        "shadow_copies_total",
+        "counter",
+        "Requests copied to a shadow version: copied, dropped because it was full or ill, failed there.",
+        ("model", "version", "outcome"),
+    ),
+    Metric(
+        "tier_comparisons_total",
+        "counter",
+        "Answers replayed on another tier to compare them: replayed, or dropped because no replica was idle in time.",
+        ("model", "outcome"),
+    ),
     # --- the machine
     Metric("process_cpu_seconds_total", "counter", "CPU time of a process and its threads.", _PROCESS, "process"),
     Metric("process_resident_memory_bytes", "gauge", "Resident memory.", _PROCESS, "process"),
@@ -306,6 +325,7 @@ ENGINE_FIELDS: Mapping[str, str] = {
     "num_requests_waiting": "num_waiting",
     "kv_cache_usage_ratio": "kv_cache_usage",
     "kv_cache_blocks": "num_kv_blocks",
+    "kv_cache_block_tokens": "kv_block_size",
     "kv_cache_free_blocks": "num_free_kv_blocks",
     "kv_cache_evictions_total": "num_evictions",
     "prefix_cache_queries_total": "prefix_cache_queries",

@@ -34,7 +34,7 @@ class ThinkParser:
         self._starts_open = starts_in_reasoning
         self._part = _Part.BEFORE
         self._held = ""
-        self._breaks: list[str] = []  # line breaks inside the reasoning that may turn out to be its last
+        self._breaks: list[str] = []  # white space before it all, line breaks inside that may turn out to be its last
 
     @property
     def in_reasoning(self) -> bool:
@@ -66,12 +66,17 @@ class ThinkParser:
 
     def _before(self, text: str) -> str:
         """Decide where the output begins. Returns what is left of `text`, with what was held."""
+        if not self._held and (not text or text.isspace()):
+            self._breaks.append(text)  # a model may go on like this for long: looked at once
+            return ""
         buffer = self._held + text
         stripped = buffer.lstrip()
         if START.startswith(stripped) and stripped != START:
             self._held = buffer
             return ""
+        buffer = "".join((*self._breaks, buffer))
         self._held = ""
+        self._breaks.clear()
         if stripped.startswith(START):
             self._part = _Part.OPENED
             return stripped[len(START) :]

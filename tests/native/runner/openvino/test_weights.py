@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,18 +12,12 @@ ov = pytest.importorskip("openvino", reason="the package openvino is not install
 
 from openvino import opset15 as ops  # noqa: E402
 
-from llm_inference.errors import SourceError  # noqa: E402
-from llm_inference.model_spec import ModelSpec  # noqa: E402
 from llm_inference.native.quantization.int8 import quantize_rows  # noqa: E402
 from llm_inference.native.runner.openvino.weights import (  # noqa: E402
-    EMBEDDING,
     GROUP_SIZE,
-    HEAD,
     Constants,
-    LlamaWeights,
     Matrix,
 )
-from tests.native.tiny_models import save_tiny  # noqa: E402
 
 
 def computed(*nodes: object) -> list[torch.Tensor]:
@@ -71,23 +64,3 @@ def test_int8(in_features: int, group: int) -> None:
     torch.testing.assert_close(whole, (values.float() * scales[:, None]).view_as(weight))
     torch.testing.assert_close(rows, whole[[2, 0]])
     assert (whole - weight).abs().max() <= scales.max() / 2 + 1e-6
-
-
-def test_the_ends(tmp_path: Path) -> None:
-    save_tiny(tmp_path, tie_word_embeddings=True)
-    spec = ModelSpec.from_directory(tmp_path)
-    table, other = torch.ones(101, 64), torch.zeros(101, 64)
-
-    def ends(**tensors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        weights = LlamaWeights(spec)
-        slots = weights.slots()
-        for name, tensor in tensors.items():
-            slots[{"table": EMBEDDING, "head": HEAD}[name]].store(tensor)
-        return weights.take_ends()
-
-    assert [end is table for end in ends(table=table)] == [True, True]
-    assert [end is table for end in ends(head=table)] == [True, True]
-    assert [end is table for end in ends(table=table, head=table.clone())] == [True, True]
-    assert [end is table for end in ends(table=table, head=other)] == [True, False]
-    with pytest.raises(SourceError, match="lack both the embedding and the output head"):
-        ends()

@@ -50,6 +50,20 @@ export class Api extends EventTarget {
     return (await this.#send(new URL("status.json", this.root))).json();
   }
 
+  /** For operators: every replica, and each gateway worker's part of the load. */
+  async replicas() {
+    return (await this.#send(this.address("admin/models"))).json();
+  }
+
+  /** For operators: load, unload, restart or drain a replica. It goes on after the answer. */
+  async act(action, model, replica) {
+    await this.#send(this.address(`admin/models/${action}`), {
+      method: "POST",
+      headers: { "content-type": "application/json" },
+      body: JSON.stringify({ model, replica, wait: false }),
+    });
+  }
+
   async usage(by, days) {
     const address = new URL("usage.json", this.root);
     address.search = new URLSearchParams({ by, days });

@@ -55,6 +55,12 @@ export function moment(unix) {
   return today ? date.toLocaleTimeString() : date.toLocaleString();
 }
 
+/** Bytes, in GiB or MiB. */
+export function size(bytes) {
+  if (!known(bytes)) return UNKNOWN;
+  return bytes < 2 ** 30 ? `${Math.round(bytes / 2 ** 20)} MiB` : `${(bytes / 2 ** 30).toFixed(1)} GiB`;
+}
+
 export function price(value) {
   return known(value) ? value.toFixed(value !== 0 && value < 0.01 ? 6 : 2) : UNKNOWN;
 }

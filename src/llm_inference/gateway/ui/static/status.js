@@ -1,6 +1,7 @@
 // The status view: how the service is now, and how its requests of the last minutes went.
 
 import { h } from "./dom.js";
+import { Engines } from "./engines.js";
 import { count, moment, percent, rate, seconds, span } from "./format.js";
 import { fullestCache, state, sum, tokensPerSecond } from "./load.js";
 import { Sparkline } from "./sparkline.js";
@@ -30,6 +31,7 @@ export class Status {
     this.problem = h("p", { class: "problem", role: "alert", hidden: true });
     this.state = h("p", { class: "state" });
     this.tiles = h("dl", { class: "tiles" });
+    this.engines = new Engines(api);
     this.tables = h("div", { class: "tables" });
     element.append(
       h("h2", { class: "unseen" }, "Status"),
@@ -37,6 +39,7 @@ export class Status {
       this.state,
       this.tiles,
       h("figure", { class: "card trend" }, h("figcaption", {}, "Tokens per second, the last three minutes"), this.line.element),
+      this.engines.element,
       this.tables,
     );
   }
@@ -48,6 +51,8 @@ export class Status {
     try {
       const now = await this.api.status();
       this.#draw(now);
+      if (now.operator) await this.engines.open();
+      else this.engines.close();
       this.problem.hidden = true;
     } catch (error) {
       this.problem.textContent = error.message;

@@ -26,7 +26,8 @@ from llm_inference.native.layers.rope import inverse_frequencies
 from llm_inference.native.models.llama import layer_windows
 from llm_inference.native.runner.choice import BLOCK_SIZES
 from llm_inference.native.runner.kv_format import KVFormat
-from llm_inference.native.runner.openvino.weights import Constants, LlamaWeights, Matrix, Node
+from llm_inference.native.runner.llama_weights import LlamaWeights
+from llm_inference.native.runner.openvino.weights import Constants, Matrix, Node
 
 BLOCK_SIZE: Final = BLOCK_SIZES["openvino"]
 #: Of a cache, by `KVFormat.dtype`.

@@ -1,4 +1,4 @@
-"""The tensors of a Llama-family checkpoint, checked and kept as they are; and how one lies in a graph.
+"""How a weight lies in a graph: dense, or in 8 bits with scales.
 
 Dense weights share the memory of the tensor they came from, which for safetensors is the mapped file itself. The
 library packs the matrices for its kernels while it compiles; the mapped pages behind them are then never read again,
@@ -7,9 +7,7 @@ and the system takes them back when it needs memory.
 
 from __future__ import annotations
 
-import logging
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -19,12 +17,7 @@ import torch
 from openvino import opset15 as ops
 from openvino.op import Constant
 
-from llm_inference.errors import SourceError
-from llm_inference.model_spec import ModelSpec
-from llm_inference.native.layers.weights import WeightSlot
 from llm_inference.native.quantization.int8 import quantize_rows
-
-logger = logging.getLogger(__name__)
 
 #: A node of a graph, or one of its outputs; the library's stubs do not say which functions take which.
 Node: TypeAlias = Any
@@ -34,80 +27,6 @@ Node: TypeAlias = Any
 #: token are 0.0104 and 92.9 % for whole rows, 0.0082 and 93.5 % for 192, 0.0071 and 93.9 % for 64, 0.0062 and 94.9 %
 #: for 32. 64 took as long as whole rows; 32 looked a fifth slower, on a busy machine.
 GROUP_SIZE: Final = 64
-
-EMBEDDING: Final = "model.embed_tokens.weight"
-HEAD: Final = "lm_head.weight"
-
-
-class LlamaWeights:
-    """Takes every tensor that the architecture has, by the name that it has in the checkpoint."""
-
-    def __init__(self, spec: ModelSpec) -> None:
-        self._spec = spec
-        self._tensors: dict[str, torch.Tensor] = {}
-
-    def slots(self) -> dict[str, WeightSlot]:
-        spec = self._spec
-        hidden, inner = spec.hidden_size, spec.intermediate_size
-        q, kv = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
-        linears = {
-            "self_attn.q_proj": (q, hidden, spec.qkv_bias),
-            "self_attn.k_proj": (kv, hidden, spec.qkv_bias),
-            "self_attn.v_proj": (kv, hidden, spec.qkv_bias),
-            "self_attn.o_proj": (hidden, q, spec.attention_output_bias),
-            "mlp.gate_proj": (inner, hidden, spec.mlp_bias),
-            "mlp.up_proj": (inner, hidden, spec.mlp_bias),
-            "mlp.down_proj": (hidden, inner, spec.mlp_bias),
-        }
-        shapes: dict[str, tuple[int, ...]] = {
-            EMBEDDING: (spec.vocab_size, hidden),
-            HEAD: (spec.vocab_size, hidden),
-            "model.norm.weight": (hidden,),
-        }
-        for layer in (f"model.layers.{index}." for index in range(spec.num_layers)):
-            shapes[f"{layer}input_layernorm.weight"] = shapes[f"{layer}post_attention_layernorm.weight"] = (hidden,)
-            for name, (rows, columns, has_bias) in linears.items():
-                shapes[f"{layer}{name}.weight"] = (rows, columns)
-                if has_bias:
-                    shapes[f"{layer}{name}.bias"] = (rows,)
-        return {name: WeightSlot(shape, self._storing(name)) for name, shape in shapes.items()}
-
-    def optional(self) -> frozenset[str]:
-        """Tied: one of the two ends may be absent."""
-        return frozenset((EMBEDDING, HEAD)) if self._spec.tie_word_embeddings else frozenset()
-
-    def take(self, name: str) -> torch.Tensor:
-        """A tensor, once: what the graph does not keep of it is free afterwards."""
-        return self._tensors.pop(name)
-
-    def has(self, name: str) -> bool:
-        return name in self._tensors
-
-    def take_ends(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """The embedding and the head, the same object where one matrix serves both: see `EmbeddingAndHead`.
-
-        Raises `SourceError` if neither came.
-        """
-        table, head = self._tensors.pop(EMBEDDING, None), self._tensors.pop(HEAD, None)
-        if table is None or head is None:
-            only = table if head is None else head
-            if only is None:
-                raise SourceError("the weights lack both the embedding and the output head; fetch the model again")
-            return only, only
-        if self._spec.tie_word_embeddings:
-            if torch.equal(table, head):
-                return table, table
-            logger.warning(
-                "the configuration ties the output head to the embedding, but the checkpoint holds two different "
-                "matrices; both are used as they are"
-            )
-        return table, head
-
-    def _storing(self, name: str) -> Callable[[torch.Tensor], None]:
-        def store(tensor: torch.Tensor) -> None:
-            self._tensors[name] = tensor.contiguous()
-
-        return store
 
 
 @dataclass(frozen=True, slots=True)

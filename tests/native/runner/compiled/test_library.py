@@ -1,0 +1,145 @@
+"""The kernels against whole numbers in numpy, and what the door to them refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from llm_inference.errors import EngineError, OutOfMemoryError, StartupError, UnsupportedModelError
+from llm_inference.native.runner.compiled.library import Library, Matrix, Model
+from llm_inference.native.runner.compiled.memory import Region
+from llm_inference.native.runner.compiled.packing import GROUP_SIZES, ROUNDED_GROUP, Rounded, pack, round_weight
+
+Array = npt.NDArray[np.float32]
+
+
+def multiply(library: Library, rounded: Rounded, ins: int, x: Array, bias: Array | None = None) -> Array:
+    packed = pack(rounded)
+    panels = Region(packed.nbytes).put(packed)
+    outs = len(rounded.values)
+    padded = np.zeros(-(-outs // 32) * 32, np.float32)
+    if bias is not None:
+        padded[:outs] = bias
+    matrix = Matrix(
+        panels=panels.data_ptr(),
+        bias=None if bias is None else padded.ctypes.data,
+        outs=outs,
+        ins=ins,
+        bits=8 if rounded.minima is None else 4,
+    )
+    out = np.full((len(x), outs), np.nan, np.float32)
+    library.multiply(matrix, x.ctypes.data, len(x), out.ctypes.data)
+    return out
+
+
+def in_whole_numbers(rounded: Rounded, x: Array) -> npt.NDArray[np.float64]:
+    """The same products, summed in integers within a group and in float64 over groups."""
+    outs, groups, size = rounded.values.shape
+    padded = np.zeros((len(x), groups * size), np.float32)
+    padded[:, : x.shape[1]] = x
+    grouped = padded.reshape(len(x), -1, ROUNDED_GROUP)
+    largest = np.abs(grouped).max(-1, keepdims=True)
+    values = np.rint(grouped * np.divide(np.float32(127), largest, where=largest > 0, out=np.zeros_like(largest)))
+    values = values.astype(np.int64)
+    scales = (largest / np.float32(127)).astype(np.float64)[..., 0]
+    weights = rounded.values.numpy().astype(np.int64).reshape(outs, -1, ROUNDED_GROUP)
+    if rounded.minima is None:
+        weights -= 128
+    sums = np.einsum("tgi,ogi->tog", values, weights).astype(np.float64)
+    weight_scales = rounded.scales.double().numpy().repeat(size // ROUNDED_GROUP, axis=1)
+    y = np.einsum("tog,tg,og->to", sums, scales, weight_scales)
+    if rounded.minima is not None:
+        y += np.einsum("tg,tg,og->to", values.sum(-1).astype(np.float64), scales, rounded.minima.double().numpy())
+    return y
+
+
+@pytest.mark.parametrize("shape", [(32, 64), (16, 32), (101, 64), (70, 130), (64, 96), (33, 1000)])
+@pytest.mark.parametrize("bits", [8, 4])
+def test_products_are_those_of_whole_numbers(library: Library, bits: int, shape: tuple[int, int]) -> None:
+    outs, ins = shape
+    generator = np.random.default_rng(outs)
+    rounded = round_weight(torch.from_numpy(generator.normal(size=shape).astype(np.float32)), bits)
+    bias = generator.normal(size=outs).astype(np.float32)
+    for num_tokens in (1, 2, 3, 4, 5, 6, 7, 13):
+        x = generator.normal(size=(num_tokens, ins)).astype(np.float32) * 3
+        x[:, 0] = 40  # a value that stands out, as models have them
+        x[-1, :64] = 0
+        expected = in_whole_numbers(rounded, x)
+        tolerance = 1e-5 * np.abs(expected).max() + 1e-6
+        np.testing.assert_allclose(multiply(library, rounded, ins, x), expected, rtol=0, atol=tolerance)
+        np.testing.assert_allclose(multiply(library, rounded, ins, x, bias), expected + bias, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_the_largest_sums_do_not_overflow(library: Library, bits: int) -> None:
+    """Weights and activations at the ends of their ranges, of either sign."""
+    size = GROUP_SIZES[bits]
+    for sign in (1.0, -1.0):
+        rounded = round_weight(torch.full((32, 4 * size), sign), bits)
+        x = np.full((3, 4 * size), 2.0, np.float32)
+        np.testing.assert_allclose(multiply(library, rounded, 4 * size, x), sign * 8.0 * size, rtol=1e-3)
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_a_token_gets_the_same_bits_in_any_company(library: Library, bits: int) -> None:
+    generator = np.random.default_rng(3)
+    rounded = round_weight(torch.from_numpy(generator.normal(size=(70, 200)).astype(np.float32)), bits)
+    x = generator.normal(size=(17, 200)).astype(np.float32)
+    together = multiply(library, rounded, 200, x)
+    for begin in range(17):
+        for size in range(1, 8):
+            some = np.ascontiguousarray(x[begin : begin + size])
+            np.testing.assert_array_equal(multiply(library, rounded, 200, some), together[begin : begin + size])
+
+
+def test_activations_of_zero_give_the_bias(library: Library) -> None:
+    rounded = round_weight(torch.ones(40, 64), 8)
+    bias = np.arange(40, dtype=np.float32)
+    out = multiply(library, rounded, 64, np.zeros((2, 64), np.float32), bias)
+    np.testing.assert_array_equal(out, np.stack([bias, bias]))
+
+
+def test_it_says_what_it_was_compiled_for(library: Library) -> None:
+    assert library.instruction_set in {"avx512-vnni", "avx512", "avx-vnni", "avx2", "generic"}
+
+
+@pytest.mark.parametrize("head_dim", [18, 260])
+def test_heads_that_it_cannot_do(library: Library, head_dim: int) -> None:
+    model = Model(num_layers=1, hidden_size=64, inner_size=64, num_heads=2, num_kv_heads=1, head_dim=head_dim)
+    with pytest.raises(UnsupportedModelError, match=f"heads of {head_dim} dimensions .*runner: torch"):
+        library.create(model, 1)
+
+
+def test_memory_that_is_not_there(library: Library) -> None:
+    model = Model(num_layers=1, hidden_size=2**31 - 65, inner_size=64, num_heads=2, num_kv_heads=1, head_dim=64)
+    refused = library.multiply
+    matrix = Matrix(panels=None, bias=None, outs=32, ins=2**31 - 65, bits=8)
+    with pytest.raises(EngineError, match="no memory for a step of this size; lower `max_num_batched_tokens`"):
+        refused(matrix, 0, 2**31 - 1, 0)
+    del model
+
+
+def test_a_file_that_is_no_library(tmp_path: Path) -> None:
+    path = tmp_path / "step.so"
+    path.write_bytes(b"no library")
+    with pytest.raises(StartupError, match=r"step\.so: cannot be loaded as the compiled runner's library"):
+        Library(path)
+
+
+def test_a_library_of_something_else() -> None:
+    import ctypes.util
+
+    path = ctypes.util.find_library("m")
+    if path is None:
+        pytest.skip("no library of the system to try with")
+    with pytest.raises(StartupError, match="cannot be loaded as the compiled runner's library"):
+        Library(Path(path))
+
+
+def test_out_of_memory_is_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(OutOfMemoryError, match="MiB of weights; choose a smaller"):
+        Region(1 << 62)
