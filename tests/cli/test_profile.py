@@ -59,10 +59,19 @@ def test_words_and_a_packed_trace(asked: list[Any], tmp_path: Path, capsys: pyte
 def test_json_and_a_plain_trace(asked: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "trace.json"
     assert main(["profile", "--json", "--trace", str(file)]) == 0
-    report = json.loads(capsys.readouterr().out.rpartition("trace: ")[0])
+    printed = capsys.readouterr()
+    report = json.loads(printed.out)
+    assert printed.err.startswith(f"trace: {file}")
     assert report["findings"][0]["kind"] == "tokenizer"
     assert report["profile"]["steps"]["num_steps"] == 5
     assert file.read_bytes() == TRACE
+
+
+def test_a_trace_that_cannot_be_written(asked: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profile", "--trace", str(tmp_path)]) == 2
+    printed = capsys.readouterr()
+    assert "Likely bottleneck" in printed.out
+    assert f"--trace: {tmp_path} cannot be written: Is a directory" in printed.err
 
 
 @pytest.mark.parametrize(

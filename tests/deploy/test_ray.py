@@ -121,6 +121,9 @@ def test_only_the_service_and_the_cluster_itself_reach_it() -> None:
     selector = documents["Service"]["spec"]["selector"]
     labels = groups(render_ray(on_ray()))["gateway"]["template"]["metadata"]["labels"]
     assert selector.items() <= labels.items()
+    # Only so, and only as a number, for pods whose owner Kubernetes does not know how to scale.
+    assert "maxUnavailable" not in documents["PodDisruptionBudget"]["spec"]
+    assert documents["PodDisruptionBudget"]["spec"]["minAvailable"] == on_ray().choices.replicas - 1
     inside, outside = documents["NetworkPolicy"]["spec"]["ingress"]
     assert "ports" not in inside
     assert outside["ports"] == [{"port": "http"}]

@@ -156,3 +156,22 @@ async def test_shut_only_when_nobody_uses_it() -> None:
     assert held.state == "loaded"
     assert held.shut_if_idle(0.0)
     assert held.state == "draining"
+
+
+async def test_who_waited_has_it_before_it_is_taken_away_again() -> None:
+    held: Held = hold(FakeEngine("fake"), state="unloaded", wake=asyncio.Event().wait)  # type: ignore[arg-type]
+    waiting = asyncio.create_task(text_of(held))
+    await asyncio.sleep(0.01)
+    held.open(FakeEngine("fake"))
+    assert not held.shut_if_idle(0.0)
+    assert await waiting == "hello", "although whoever was asked for it has not answered"
+    assert held.shut_if_idle(0.0)
+
+
+async def test_the_wait_is_bounded_all_in_all() -> None:
+    async def wake() -> None:
+        await asyncio.sleep(0.02)  # it was loaded, and taken away before the request could run
+
+    held = hold(FakeEngine("fake"), state="unloaded", wake=wake, max_wait_s=0.1)
+    with pytest.raises(NotReadyError, match=r"loading\.max_wait_s"):
+        await asyncio.wait_for(text_of(held), 5)

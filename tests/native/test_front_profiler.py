@@ -85,6 +85,31 @@ async def test_a_trace_that_cannot_be_read(pair: Pair, tmp_path: Path) -> None:
     assert list(tmp_path.glob("profile-*")) == []
 
 
+async def test_a_trace_that_is_too_large(pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llm_inference.native.front_profiler.MAX_TRACE_BYTES", 50)
+    _, task, wanted = await begun(pair, tmp_path)
+    Path(wanted.trace_file).write_text(json.dumps(TRACE))
+    await pair[1].say(Profiled(wanted.profile_id, STEPS))
+    with pytest.raises(EngineError, match="profile fewer steps"):
+        await task
+    assert list(tmp_path.glob("profile-*")) == []
+
+
+async def test_a_trace_that_comes_too_late_is_written_over(pair: Pair, tmp_path: Path) -> None:
+    profiler, task, wanted = await begun(pair, tmp_path)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    Path(wanted.trace_file).write_text("of a profile that nobody waits for")
+    again = asyncio.create_task(profiler.run(ProfileOrder(), max_num_seqs=8))
+    wanted_again = await pair[1].hear()
+    assert isinstance(wanted_again, ProfileSteps)
+    assert wanted_again.profile_id != wanted.profile_id
+    assert wanted_again.trace_file == wanted.trace_file
+    await pair[1].say(Profiled(wanted_again.profile_id, StepFigures(runner="played", num_steps=0)))
+    await again
+    assert list(tmp_path.glob("profile-*")) == []
+
+
 async def test_the_core_goes_away_or_is_not_there(pair: Pair, tmp_path: Path) -> None:
     profiler, task, _ = await begun(pair, tmp_path)
     pair[0].lost("the engine's process ended")

@@ -122,6 +122,30 @@ def test_a_trace_that_cannot_be_written(core: EngineCore, tmp_path: Path) -> Non
     assert turn.stages is quiet  # whether torch says so or not, the core goes on
 
 
+def test_a_profiler_that_cannot_end_leaves_the_core_unobserved(
+    core: EngineCore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "trace.json"
+    file.write_text("of an earlier one")
+    turn = ProfileTurn(core, "torch on cpu")
+    assert turn.begin(b"front", order(file)) is None
+    assert not file.exists()
+    assert core._stages is not quiet
+    profiler = turn._profiler
+    assert profiler is not None
+    stop = profiler._profiler.stop
+
+    def fail() -> None:
+        stop()
+        raise RuntimeError("it broke")
+
+    monkeypatch.setattr(profiler._profiler, "stop", fail)
+    ended = play(core, turn, 20)
+    assert ended is not None
+    assert ended[1].error == "EngineError"
+    assert core._stages is quiet
+
+
 def test_a_profiler_that_fails(core: EngineCore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(self: StepProfiler) -> None:
         raise RuntimeError("it broke")

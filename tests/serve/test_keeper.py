@@ -40,6 +40,7 @@ class Engine(FakeEngine):
 
     async def stop(self, grace_s: float) -> None:
         self.works.log.append(f"stop {self.info.name}")
+        await asyncio.sleep(self.works.stop_s)
         if self.info.name in self.works.running:
             self.works.running.remove(self.info.name)
 
@@ -51,6 +52,7 @@ class Works:
         self.failures: list[Exception] = []
         self.fail_in = ("model-0",)  # run directories
         self.script = FakeScript()
+        self.stop_s = 0.0
         self.go = asyncio.Event()
         self.go.set()
 
@@ -289,4 +291,82 @@ async def test_all_are_stopped_if_one_is_refused(tmp_path: Path, works: Works, m
     with pytest.raises(SourceError):
         await keeper.begin()
     assert works.running == []
-    assert [path.name for path in sorted(tmp_path.iterdir())] == ["model-0", "model-1"]
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_giving_up_a_load_again_and_again_leaves_nothing_behind(tmp_path: Path, works: Works) -> None:
+    works.go.clear()
+    works.stop_s = 0.05
+    models = [lazy(name, memory="2GiB") for name in ("a", "b")]
+    async with kept_by(tmp_path, *models, memory_budget="2GiB", max_wait_s=1) as (keeper, [desk]):
+        asking = asyncio.create_task(ask(desk.router, "a"))
+        await until(lambda: "start a" in works.log)
+        giving_up = []
+        for _ in range(4):
+            giving_up.append(asyncio.create_task(keeper.act("unload", ["a"])))
+            await asyncio.sleep(0.01)
+        await asyncio.gather(*giving_up)
+        assert isinstance((await asyncio.gather(asking, return_exceptions=True))[0], NotReadyError)
+        assert (keeper.kept["a"].state, works.log) == ("unloaded", ["start a", "stop a"])
+        works.go.set()
+        assert await ask(desk.router, "b") == "hello", "the memory of what was given up is free"
+
+
+async def test_what_makes_room_goes_to_its_end_when_the_load_is_given_up(tmp_path: Path, works: Works) -> None:
+    works.stop_s = 0.1
+    models = [lazy(name, memory="2GiB") for name in ("a", "b")]
+    async with kept_by(tmp_path, *models, memory_budget="2GiB", max_wait_s=1) as (keeper, [desk]):
+        await ask(desk.router, "a")
+        asking = asyncio.create_task(ask(desk.router, "b"))
+        await until(lambda: "stop a" in works.log)
+        await keeper.act("unload", ["b"])
+        assert isinstance((await asyncio.gather(asking, return_exceptions=True))[0], NotReadyError)
+        assert await ask(desk.router, "a") == "hello"
+        assert works.log == ["start a", "stop a", "start a"]
+        assert works.running == ["a"]
+
+
+async def test_an_operators_unload_ends_a_restart_but_no_request(tmp_path: Path, works: Works) -> None:
+    works.script = FakeScript(answers=["abcdefgh"], delay_s=0.05)
+    async with kept_by(tmp_path, entry("m")) as (keeper, [desk]):
+        running = asyncio.create_task(ask(desk.router, "m"))
+        await asyncio.sleep(0.06)
+        restarting = [asyncio.create_task(keeper.act("restart", ["m"])) for _ in range(2)]
+        await asyncio.sleep(0.01)
+        await keeper.act("unload", ["m"])
+        assert await running == "abcdefgh"
+        assert works.log == ["start m", "stop m"]
+        ends = await asyncio.gather(*restarting, return_exceptions=True)
+        assert all(isinstance(end, NotReadyError) for end in ends)
+        works.go.clear()
+        restarting = [asyncio.create_task(keeper.act("restart", ["m"])) for _ in range(2)]
+        await until(lambda: works.log.count("start m") == 2)
+        await keeper.act("unload", ["m"])
+        assert keeper.kept["m"].reason == "unloaded by an operator"
+        assert works.running == []
+        await asyncio.gather(*restarting, return_exceptions=True)
+
+
+async def test_a_failure_is_forgotten_when_a_load_has_worked(tmp_path: Path, works: Works) -> None:
+    works.failures = [SourceError("not yet")]
+    async with kept_by(tmp_path, lazy("late"), retry_s=100) as (keeper, [desk]):
+        with pytest.raises(NotReadyError, match="not yet"):
+            await ask(desk.router, "late")
+        await keeper.act("load", ["late"])
+        await keeper.act("unload", ["late"])
+        assert await ask(desk.router, "late") == "hello"
+
+
+async def test_what_is_being_drained_is_had_back_at_once(tmp_path: Path, works: Works) -> None:
+    works.script = FakeScript(answers=["abcdefgh"], delay_s=0.05)
+    async with kept_by(tmp_path, entry("m")) as (keeper, [desk]):
+        running = asyncio.create_task(ask(desk.router, "m"))
+        await asyncio.sleep(0.06)
+        draining = asyncio.create_task(keeper.act("drain", ["m"]))
+        await until(lambda: keeper.kept["m"].state == "draining")
+        await keeper.act("load", ["m"])
+        assert not running.done()
+        assert await ask(desk.router, "m") == "abcdefgh"
+        assert await running == "abcdefgh"
+        await draining
+        assert keeper.kept["m"].state == "loaded"

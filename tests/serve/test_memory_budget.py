@@ -42,9 +42,30 @@ async def test_room_is_made_as_long_as_it_can_be() -> None:
     assert budget.taken == 0
 
 
+async def test_what_must_be_there_is_there_after_what_can_go_has_gone() -> None:
+    budget = MemoryBudget(10, 5.0)
+    await budget.take("idle", 6, never)
+    await budget.take("busy", 4, never)
+
+    async def make_room() -> bool:
+        if "idle" not in left:
+            return False
+        budget.give_back(left.pop())
+        return True
+
+    left = ["idle"]
+    await budget.claim("always", 6, make_room)
+    assert (budget.taken, left) == (10, [])
+    await budget.claim("more", 6, make_room)
+    assert budget.taken == 16
+    budget.correct("more", 1)
+    budget.correct("nobody", 5)
+    assert budget.taken == 11
+
+
 async def test_the_wait_is_bounded_and_says_why() -> None:
     budget = MemoryBudget(10, 0.03)
-    budget.note("always", 8)
+    await budget.claim("always", 8, never)
     with pytest.raises(NotReadyError, match="8 of 10 bytes are taken") as refused:
         await budget.take("a", 4, never)
     assert (refused.value.public_code, refused.value.retry_after_s) == ("memory_budget", 5.0)

@@ -118,6 +118,29 @@ async def test_a_failed_load_is_told_in_the_other_process(tmp_path: Path) -> Non
         assert refused.value.retry_after_s == 5.0
 
 
+async def test_a_reload_makes_room_and_leaves_no_directories(tmp_path: Path) -> None:
+    budget = {"memory_budget": "5GiB"}
+    models = [entry("m", memory="1GiB"), *(lazy(name, memory="2GiB") for name in ("a", "b"))]
+    async with office(tmp_path, *models, **budget) as work:
+        for number in range(2):
+            assert await ask(work.desks[0].router, "a") == "hello"
+            assert await ask(work.desks[1].router, "b") == "hello"
+            work.next = config_of(*models, entry("new", memory="2GiB", max_num_seqs=number + 1), **budget)
+            await work.workers[0].reload()
+            assert sorted(work.keeper.engines) == ["b", "m", "new"], "who was idle gave way"
+            work.next = config_of(*models, **budget)
+            await work.workers[1].reload()
+            await until(lambda: not list(tmp_path.glob("reload-*")))
+
+
+async def test_new_models_must_fit_the_budget_of_the_start(tmp_path: Path) -> None:
+    async with office(tmp_path, entry("m", memory="1GiB"), memory_budget="2GiB") as work:
+        work.next = config_of(entry("m", memory="1GiB"), entry("n", memory="2GiB"), memory_budget="4GiB")
+        with pytest.raises(ConfigError, match="as it was at the start"):
+            await work.workers[0].reload()
+        assert list(work.keeper.engines) == ["m"]
+
+
 async def test_all_workers_take_a_configuration_or_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with office(tmp_path, entry("m")) as work:
         _, second = work.desks

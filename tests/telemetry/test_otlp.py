@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -15,6 +16,7 @@ from llm_inference.engine.base import EngineStats
 from llm_inference.errors import ConfigError
 from llm_inference.telemetry.metrics import Metrics
 from llm_inference.telemetry.metrics.otlp import OtlpMetrics, check_installed
+from llm_inference.telemetry.metrics.snapshot import Snapshot
 from tests.telemetry.otlp_receiver import MetricsReceiver, receiving
 
 CUMULATIVE = 2
@@ -140,6 +142,55 @@ async def test_a_receiver_that_refuses_is_one_line(receiver: MetricsReceiver, ca
         await otlp.send()
     assert len([one for one in caplog.records if one.name.startswith("llm_inference")]) == 2
     await otlp.close()
+
+
+async def test_figures_that_cannot_be_read_do_not_end_the_sending(
+    receiver: MetricsReceiver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "10")
+    whole, broken = filled().whole, [OSError("no file"), OSError("no file")]
+
+    async def read() -> Snapshot:
+        if broken:
+            raise broken.pop()
+        return await whole()
+
+    otlp = OtlpMetrics(read)
+    running = asyncio.create_task(otlp.run())
+    while not receiver.requests:
+        await asyncio.sleep(0.01)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    await otlp.close()
+    assert [one.message for one in caplog.records if one.exc_info] == ["metrics could not be sent"]
+
+
+async def test_a_receiver_that_says_nothing_holds_no_thread_of_the_loop(
+    receiver: MetricsReceiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of an event loop waits for the threads of its pool."""
+    otlp = OtlpMetrics(filled().whole)
+    from opentelemetry.sdk.metrics.export import MetricExportResult
+
+    answered = threading.Event()
+    threads: list[threading.Thread] = []
+
+    def export(data: object) -> MetricExportResult:
+        threads.append(threading.current_thread())
+        answered.wait(60)
+        return MetricExportResult.SUCCESS
+
+    monkeypatch.setattr(otlp._exporter, "export", export)
+    sending = asyncio.create_task(otlp.send())
+    while not threads:
+        await asyncio.sleep(0.01)
+    sending.cancel()
+    await asyncio.gather(sending, return_exceptions=True)
+    assert threads[0].daemon
+    await asyncio.wait_for(asyncio.get_running_loop().shutdown_default_executor(), 30)
+    assert threads[0].is_alive()
+    answered.set()
+    threads[0].join()
 
 
 @pytest.mark.parametrize("text", ["often", "0", "-5", "nan"])

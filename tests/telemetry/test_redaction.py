@@ -72,6 +72,13 @@ def test_long_lists_are_cut() -> None:
     assert shown[MAX_ITEMS:] == [f"[{1_000_000 - MAX_ITEMS} more]"]
 
 
+def test_lists_in_lists_are_cut_together() -> None:
+    shown = redact([[{} for _ in range(MAX_ITEMS // 2)] for _ in range(4)])
+    assert [len(inner) for inner in shown] == [MAX_ITEMS // 2, MAX_ITEMS // 2 - 3, 1, 1]
+    assert shown[1][-1] == "[4 more]"
+    assert shown[3] == [f"[{MAX_ITEMS // 2} more]"]
+
+
 @pytest.mark.parametrize("text", ["1 " * 50_000, "a@" * 50_000, "a." * 50_000, "A1 " * 50_000, "password " * 20_000])
 def test_hostile_text_takes_no_long_time(text: str) -> None:
     begun = time.process_time()

@@ -92,7 +92,7 @@ async def test_a_chat_is_a_tree_of_spans(receiver: Receiver) -> None:
         reply = await service.post("/v1/chat/completions", body, headers=head)
         assert reply.status == 200
         await service.get("/health")
-    await asyncio.to_thread(tracing.close)
+    await tracing.close()
     spans = receiver.spans()
     root = spans.pop("chat fake")
     assert root.trace_id.hex() == TRACE_ID
@@ -121,7 +121,7 @@ async def test_an_engine_is_told_the_context_and_failures_are_errors(receiver: R
     told = trace.headers()
     assert told["traceparent"].startswith(f"00-{TRACE_ID}-")
     trace.end("chat m", {"a": None, "b": 1}, [Part("decode", 0.5, 0.2)], 1.0, "engine_error")
-    await asyncio.to_thread(tracing.close)
+    await tracing.close()
     spans = receiver.spans()
     root = spans["chat m"]
     assert told["traceparent"] == f"00-{TRACE_ID}-{root.span_id.hex()}-01"
@@ -137,7 +137,7 @@ async def test_a_caller_that_does_not_sample_is_heard(receiver: Receiver) -> Non
     trace = tracing.begin([(b"traceparent", f"00-{TRACE_ID}-{SPAN_ID}-00".encode())])
     assert trace.headers()["traceparent"].endswith("-00")
     trace.end("chat m", {}, [], 1.0, None)
-    await asyncio.to_thread(tracing.close)
+    await tracing.close()
     assert receiver.requests == []
 
 
@@ -146,7 +146,7 @@ async def test_a_context_that_is_none_begins_a_trace(receiver: Receiver) -> None
     for value in (b"garbage", b"\xff\xfe", b"00-" + b"0" * 32 + b"-" + b"0" * 16 + b"-01"):
         headers = tracing.begin([(b"traceparent", value)]).headers()
         assert headers["traceparent"][3:35] != "0" * 32
-    await asyncio.to_thread(tracing.close)
+    await tracing.close()
 
 
 def test_without_the_packages_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,3 +163,22 @@ def test_off_it_is_not_even_imported() -> None:
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "[]"
+
+
+async def test_a_receiver_that_says_nothing_does_not_keep_the_end_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http.trace_exporter")
+    monkeypatch.setattr("llm_inference.telemetry.tracing.CLOSE_S", 0.05)
+    tracing = Tracing()
+    shutdown, answered, over = tracing._provider.shutdown, threading.Event(), threading.Event()
+
+    def wait() -> None:
+        answered.wait(60)
+        shutdown()
+        over.set()
+
+    monkeypatch.setattr(tracing._provider, "shutdown", wait)
+    await tracing.close()
+    await asyncio.get_running_loop().shutdown_default_executor()
+    assert not over.is_set()
+    answered.set()
+    assert over.wait(60)

@@ -10,6 +10,7 @@ import argparse
 import base64
 import gzip
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -57,15 +58,21 @@ def run(args: argparse.Namespace) -> int:
     else:
         print("\n".join(report["text"]))
     if args.trace is not None:
-        print(_write(trace_gz, args.trace))
+        # JSON is read by programs, which want nothing behind it.
+        print(_write(trace_gz, args.trace), file=sys.stderr if args.json else sys.stdout)
     return 0
 
 
 def _write(trace_gz: bytes, file: Path) -> str:
-    """As it is for a name that ends in .json, packed otherwise."""
+    """As it is for a name that ends in .json, packed otherwise. Raises `ConfigError`."""
+    from llm_inference.errors import ConfigError
+
     if not trace_gz:
         return "no trace: no step was recorded"
-    file.write_bytes(gzip.decompress(trace_gz) if file.suffix == ".json" else trace_gz)
+    try:
+        file.write_bytes(gzip.decompress(trace_gz) if file.suffix == ".json" else trace_gz)
+    except OSError as error:
+        raise ConfigError(f"--trace: {file} cannot be written: {error.strerror}") from error
     return f"trace: {file} (Perfetto and TensorBoard show it)"
 
 

@@ -59,6 +59,7 @@ class Held:
         self._max_wait_s = max_wait_s
         self._changed = asyncio.Event()
         self._using = InFlight()
+        self._num_waiting = 0
         self._last_used = self._since = time.monotonic()
         self.num_requests = 0
 
@@ -122,7 +123,8 @@ class Held:
 
     def shut_if_idle(self, for_s: float) -> bool:
         """Let nobody in any more, if nothing runs and nothing has for `for_s` seconds. False: it is as it was."""
-        if self._state == "loaded" and (self._using.num or self.idle_s < for_s):
+        # Who waited for it has it first: two models that share the memory would push each other out for ever.
+        if self._state == "loaded" and (self._using.num or self._num_waiting or self.idle_s < for_s):
             return False
         if self._state == "loaded":
             self.mark("draining", "it is being unloaded")
@@ -149,8 +151,7 @@ class Held:
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta, None]:
         """Like `Engine.generate`. Raises `NotReadyError` where it is not loaded and does not come in time."""
-        while self._state != "loaded":
-            await self._awake()
+        await self._entered()
         with self._counted():
             async with aclosing(self._engine.generate(request)) as deltas:
                 async for delta in deltas:
@@ -167,7 +168,17 @@ class Held:
             finally:
                 self._last_used = time.monotonic()
 
-    async def _awake(self) -> None:
+    async def _entered(self) -> None:
+        """Return when it is loaded; the caller counts itself at once. Raises `NotReadyError`."""
+        deadline = time.monotonic() + self._max_wait_s
+        self._num_waiting += 1
+        try:
+            while self._state != "loaded":
+                await self._awake(deadline - time.monotonic())
+        finally:
+            self._num_waiting -= 1
+
+    async def _awake(self, within_s: float) -> None:
         """Wait until it may be loaded; the caller looks. Raises `NotReadyError`."""
         if not self.takes and self._state != "loading":
             raise NotReadyError(
@@ -175,23 +186,29 @@ class Held:
                 code="model_unavailable",
                 retry_after_s=RETRY_AFTER_S,
             )
-        if self._wake is None:
-            waiting: Awaitable[object] = self._changed.wait()
-        else:
+        # Other gateway processes may need longer to attach to it: what counts is that it is open here.
+        changed = asyncio.ensure_future(self._changed.wait())
+        waiting: set[asyncio.Future[Any]] = {changed}
+        if self._wake is not None:
             if self._waking is None or self._waking.done():
                 # One for all who wait; it goes on when they leave, for those who come after.
                 self._waking = asyncio.ensure_future(self._wake())
                 self._waking.add_done_callback(_heard)
-            waiting = asyncio.shield(self._waking)
+            waiting.add(self._waking)
         try:
-            await asyncio.wait_for(waiting, self._max_wait_s)
-        except asyncio.TimeoutError as error:
+            done, _ = await asyncio.wait(waiting, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            changed.cancel()
+        if not done:
             raise NotReadyError(
                 f"The model {self.info.name!r} is still {self._state} after {self._max_wait_s:g} s "
                 "(loading.max_wait_s); retry later.",
                 code="model_loading",
                 retry_after_s=RETRY_AFTER_S,
-            ) from error
+            )
+        if self._state != "loaded":
+            for one in done - {changed}:
+                one.result()
 
     def _what(self) -> str:
         seconds = time.monotonic() - self._since
@@ -234,22 +251,19 @@ def _stats(self: Held) -> EngineStats:
 
 
 async def _embed(self: Held, request: EmbedRequest) -> EmbedResult:
-    while self._state != "loaded":
-        await self._awake()
+    await self._entered()
     with self._counted():
         return await cast(Embeds, self._engine).embed(request)
 
 
 async def _tokenize(self: Held, prompt: Prompt, *, add_special_tokens: bool = True) -> TokenizeResult:
-    while self._state != "loaded":
-        await self._awake()
+    await self._entered()
     with self._counted():
         return await cast(Tokenizes, self._engine).tokenize(prompt, add_special_tokens=add_special_tokens)
 
 
 async def _detokenize(self: Held, token_ids: tuple[int, ...]) -> str:
-    while self._state != "loaded":
-        await self._awake()
+    await self._entered()
     with self._counted():
         return await cast(Tokenizes, self._engine).detokenize(token_ids)
 

@@ -96,7 +96,7 @@ def _build_decoder(
         clock.end("grammars")
     if isinstance(runner, TorchRunner):
         assert parts is not None
-        torch_build.start(runner, parts, setup, device, num_blocks)
+        parts = torch_build.start(runner, parts, setup, device, num_blocks)
     else:
         warm_up(runner, block_size=block_size, num_blocks=num_blocks, max_tokens=setup.max_num_batched_tokens)
     clock.end("compile" if setup.compile else "warm_up")

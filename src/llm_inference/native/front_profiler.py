@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import sys
 import time
 import uuid
@@ -33,6 +34,8 @@ _Result = TypeVar("_Result")
 #: What the core may take beyond the time it was given: to begin, and to write what it has.
 _SLACK_S = 60.0
 _READ_S = 120.0
+#: A larger trace is not read: its reader needs ten times as much memory, on the machine that serves.
+MAX_TRACE_BYTES = 256 * 2**20
 
 
 class FrontProfiler:
@@ -61,7 +64,8 @@ class FrontProfiler:
             raise OverloadedError("another profile of this model is running; wait for it", retry_after_s=order.max_s)
         self.stages = sums = StageSums()
         profile_id = uuid.uuid4().hex
-        file = self._run_dir / f"profile-{profile_id}.json"
+        # One name for all of this process: what the core writes after nobody waits for it any more is written over.
+        file = self._run_dir / f"profile-{os.getpid()}.json"
         wanted = ProfileSteps(profile_id, order, str(file))
         begun, cpu = time.perf_counter(), time.thread_time()
         try:
@@ -84,6 +88,7 @@ class FrontProfiler:
         return ProfileResult(profile=Profile(trace=trace, steps=steps, front=front), trace_gz=packed)
 
     async def _read(self, file: Path) -> tuple[TraceFigures | None, bytes]:
+        _check_size(file)
         child = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -104,3 +109,12 @@ class FrontProfiler:
             raise EngineError(f"the trace could not be read: {' '.join(last) or 'its reader failed'}")
         figures = msgspec.json.decode(out, type=TraceFigures | None)
         return figures, await asyncio.to_thread(Path(f"{file}.gz").read_bytes)
+
+
+def _check_size(file: Path) -> None:
+    size = file.stat().st_size if file.exists() else 0
+    if size > MAX_TRACE_BYTES:
+        raise EngineError(
+            f"the trace has {size / 2**20:.0f} MiB, and more than {MAX_TRACE_BYTES / 2**20:.0f} are not read; "
+            "profile fewer steps"
+        )

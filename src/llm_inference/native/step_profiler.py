@@ -61,7 +61,8 @@ class StepProfiler:
         self._trace_file = trace_file
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else the library writes lines of its own into the log
         activities = [ProfilerActivity.CPU]
-        self._on_gpu = torch.cuda.is_available()
+        # Not `is_available`: a core on the CPU would begin to use a GPU that it does not need.
+        self._on_gpu = bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
         if self._on_gpu:
             activities.append(ProfilerActivity.CUDA)
         self._profiler = profile(
@@ -88,10 +89,11 @@ class StepProfiler:
         return _ranges
 
     def start(self) -> None:
-        self._deadline = self._now() + self._order.max_s
+        self._trace_file.unlink(missing_ok=True)  # an earlier one that nobody has read
+        self._profiler.start()
         if isinstance(self._core, Observed):
             self._core.observe(_ranges)
-        self._profiler.start()
+        self._deadline = self._now() + self._order.max_s  # the first start in a process takes a second
         self._begin_at(0)
 
     def after_step(self) -> None:
@@ -105,9 +107,11 @@ class StepProfiler:
 
     def stop(self) -> StepFigures:
         """End it, early or not. Without a recorded step there is no trace, and `num_steps` is 0."""
-        self._profiler.stop()
-        if isinstance(self._core, Observed):
-            self._core.observe(quiet)
+        try:
+            self._profiler.stop()
+        finally:
+            if isinstance(self._core, Observed):
+                self._core.observe(quiet)
         before, after = self._before, self._after
         nodes = self._nodes_after or self._nodes()
         if before is None or after is None:

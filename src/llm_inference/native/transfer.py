@@ -32,31 +32,43 @@ class _Place:
         return buffer[self.start : self.start + num_bytes].view(self.dtype).view(self.shape)
 
 
+class Mark:
+    """How far a device had come. Of a CPU nothing is to be waited for."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._event = torch.cuda.Event() if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+
+    def set(self) -> None:
+        """Behind all that has been given to the device so far."""
+        if self._event is not None:
+            self._event.record()
+
+    def wait(self) -> None:
+        """Until the device is past it; not at all where it was never set."""
+        if self._event is not None:
+            self._event.synchronize()
+
+
 class _HostBuffers:
     """Pinned memory to pack into, larger when more is needed."""
 
     def __init__(self, device: torch.device) -> None:
         self._pinned = device.type == "cuda"
         self._buffers = [torch.empty(0, dtype=torch.uint8) for _ in range(_NUM_BUFFERS)]
-        self._free: list[torch.cuda.Event | None] = [None] * _NUM_BUFFERS
+        self._free = [Mark(device) for _ in range(_NUM_BUFFERS)]
         self._next = 0
 
     def copy(self, tensors: Sequence[torch.Tensor], places: Sequence[_Place], target: torch.Tensor) -> None:
         """Pack `tensors` and start their copy to `target`, which has as many bytes as all of them take."""
         index, self._next = self._next, (self._next + 1) % _NUM_BUFFERS
-        event = self._free[index]
-        if event is not None:
-            event.synchronize()  # the step before the last one: long done
+        self._free[index].wait()  # the step before the last one: long done
         if len(self._buffers[index]) < len(target):
             self._buffers[index] = torch.empty(2 * len(target), dtype=torch.uint8, pin_memory=self._pinned)
         packed = self._buffers[index][: len(target)]
         for tensor, place in zip(tensors, places, strict=True):
             place.of(packed).copy_(tensor)
         target.copy_(packed, non_blocking=True)
-        if self._pinned:
-            event = event or torch.cuda.Event()  # type: ignore[no-untyped-call]
-            event.record()
-            self._free[index] = event
+        self._free[index].set()
 
 
 class Courier:

@@ -13,11 +13,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import shutil
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from itertools import count
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from llm_inference.config.schema import ServerConfig
 from llm_inference.engine.base import Engine
@@ -72,6 +73,7 @@ class Keeper:
         self._idle = IdleModels(lambda: self.kept, self._reports, self._unload_if_idle)
         self._machine = Machine()
         self._rooms = count()
+        self._unloading: set[asyncio.Task[bool]] = set()
 
     # --- the whole
 
@@ -90,9 +92,9 @@ class Keeper:
         """Loads that run are given up."""
         everyone = list(self._known.values())
         loads = [one.loading for one in everyone if one.loading is not None]
-        for load in loads:
-            load.cancel()
-        await asyncio.gather(*loads, return_exceptions=True)
+        for one in everyone:
+            self._give_up_load(one)
+        await asyncio.gather(*loads, *self._unloading, return_exceptions=True)
         await self.stop(everyone, grace_s)
         self.engines.clear()
 
@@ -149,8 +151,13 @@ class Keeper:
                     continue
                 name = f"model-{index}" if len(models) == 1 else f"model-{index}-{number}"
                 fresh.append(Kept(replica, model, entry, room / name, len(models), self._context))
-        for one in fresh:
-            await one.plan()
+        try:
+            for one in fresh:
+                await one.plan()
+        except BaseException:
+            if room != self._context.run_dir:
+                shutil.rmtree(room, ignore_errors=True)
+            raise
         self._known.update({one.key: one for one in fresh})
         return fresh
 
@@ -160,7 +167,7 @@ class Keeper:
             if one.entry.lazy:
                 one.put_off()
                 continue
-            self._budget.note(one.key, one.entry.memory or 0)
+            await self._budget.claim(one.key, one.entry.memory or 0, self._idle.make_room)
             await one.start(warm=warm)
             one.become("loaded")
 
@@ -168,8 +175,7 @@ class Keeper:
         these = list(some)
         ends = await asyncio.gather(*(one.stop(grace_s) for one in these), return_exceptions=True)
         for one, end in zip(these, ends, strict=True):
-            self._budget.give_back(one.key)
-            self._known.pop(one.key, None)
+            self._forget(one)
             if isinstance(end, Exception):
                 logger.error("%s did not stop as it should: %s", one.replica, end)
 
@@ -177,6 +183,8 @@ class Keeper:
         """From now on these; gives those that are no longer among them, for `retire`."""
         gone = [one for one in self.kept.values() if kept.get(one.replica) is not one]
         self.kept = kept
+        for one in kept.values():
+            self._budget.correct(one.key, one.entry.memory or 0)
         self.engines.clear()
         self.engines.update({one.replica: one.engine for one in kept.values() if one.running})
         return gone
@@ -200,9 +208,14 @@ class Keeper:
         await self.load(one)
 
     async def load(self, one: Kept) -> None:
-        """Once, whoever asks and however often. Raises `NotReadyError`."""
+        """Whoever asks and however often. Raises `NotReadyError`."""
+        await self._once(one, self._load)
+
+    async def _once(self, one: Kept, work: Callable[[Kept], Coroutine[Any, Any, None]]) -> None:
+        """`work`, unless a load or a restart runs already: then wait for that one."""
         if one.loading is None or one.loading.done():
-            one.loading = asyncio.create_task(self._load(one), name=f"load {one.replica}")
+            one.loading = asyncio.create_task(work(one), name=f"load {one.replica}")
+            one.given_up, one.restarting = False, work == self._restart
         task = one.loading
         await asyncio.wait({task})  # who asked may leave; the load goes on
         if task.cancelled():
@@ -213,10 +226,11 @@ class Keeper:
         """When what runs is over, at most `api.shutdown_grace_s`. A lazy one comes back with the next request."""
         self._give_up_load(one)
         async with one.lock:
-            if not one.running:
+            if one.running:
+                await self._tell(one, "draining", "it is being unloaded", barred=True)
+                await self._take_down(one, self.config.api.shutdown_grace_s)
+            elif one.entry.lazy:
                 return
-            await self._tell(one, "draining", "it is being unloaded", barred=True)
-            await self._take_down(one, self.config.api.shutdown_grace_s)
             self._budget.give_back(one.key)
             await self._tell(
                 one, "unloaded", "" if one.entry.lazy else "unloaded by an operator", barred=not one.entry.lazy
@@ -225,28 +239,27 @@ class Keeper:
 
     async def drain(self, one: Kept) -> None:
         """No request any more; it stays loaded. Returns when nothing runs, or `api.shutdown_grace_s` is over."""
+        reason = "drained by an operator; load it to have it back"
         async with one.lock:
-            reason = "drained by an operator; load it to have it back"
             await self._tell(one, "draining" if one.running else "unloaded", reason, barred=True)
-            await self.each(lambda desk: desk.drained(one.key, self.config.api.shutdown_grace_s))
+        # Meanwhile it may be wanted back.
+        await self.each(lambda desk: desk.drained(one.key, self.config.api.shutdown_grace_s))
 
     async def restart(self, one: Kept) -> None:
         """Drained, stopped, loaded; requests that come meanwhile wait. Raises `NotReadyError`."""
-        self._give_up_load(one)
-        async with one.lock:
-            await self._tell(one, "loading", "")
-            await self._take_down(one, self.config.api.shutdown_grace_s)
-            await self._bring_up(one)
+        while one.loading is not None and not one.loading.done() and (one.given_up or not one.restarting):
+            self._give_up_load(one)
+            await asyncio.wait({one.loading})
+        await self._once(one, self._restart)
 
     async def act(self, action: Action, replicas: Sequence[str]) -> None:
         """See `Fleet`. All at once: replicas that must not be away together are named one by one."""
         doing = {"load": self.load, "unload": self.unload, "restart": self.restart, "drain": self.drain}[action]
-        unknown = [name for name in replicas if name not in self.kept]
-        if unknown:
-            raise InvalidRequestError(
-                f"No replica is called {unknown[0]!r}; there are {', '.join(self.kept)}.", param="replica"
-            )
         for name in replicas:
+            if name not in self.kept:
+                raise InvalidRequestError(
+                    f"No replica is called {name!r}; there are {', '.join(self.kept)}.", param="replica"
+                )
             logger.info("an operator asks to %s %s", action, name)
         ends = await asyncio.gather(*(doing(self.kept[name]) for name in replicas), return_exceptions=True)
         for end in ends:
@@ -254,9 +267,8 @@ class Keeper:
                 raise end
 
     async def report(self) -> FleetReport:
-        workers = await self._reports()
-        engines = {name: one.report(self._machine) for name, one in self.kept.items()}
-        return FleetReport(engines, sorted(workers, key=lambda one: one.worker))
+        workers = sorted(await self._reports(), key=lambda one: one.worker)
+        return FleetReport({name: one.report(self._machine) for name, one in self.kept.items()}, workers)
 
     # --- inside
 
@@ -271,16 +283,25 @@ class Keeper:
                 one.become("loaded")
                 await self.each(lambda desk: desk.attach(one.key))
                 return
+            await self._bring_up(one)
+
+    async def _restart(self, one: Kept) -> None:
+        async with one.lock:
             await self._tell(one, "loading", "")
+            # Whoever gives it up here lets what runs finish, too.
+            await self.each(lambda desk: desk.drained(one.key, self.config.api.shutdown_grace_s))
             await self._bring_up(one)
 
     async def _bring_up(self, one: Kept) -> None:
         begun = time.monotonic()
-        logger.info("loading %s", one.replica)
         try:
+            await self._tell(one, "loading", "")
+            await self._take_down(one, 0)
+            logger.info("loading %s", one.replica)
             await self._budget.take(one.key, one.entry.memory or 0, self._idle.make_room)
             await one.start(warm=True)
             one.become("loaded")
+            one.retry_at = 0.0
             if self.kept.get(one.replica) is one:
                 self.engines[one.replica] = one.engine
             await self.each(lambda desk: desk.attach(one.key))
@@ -321,15 +342,30 @@ class Keeper:
             await self._tell(one, "unloaded", "the configuration has no such model any more", barred=True)
             await self._take_down(one, 0)
             await self.each(lambda desk: desk.forget(one.key))
+        self._forget(one)
+
+    def _forget(self, one: Kept) -> None:
         self._budget.give_back(one.key)
         self._known.pop(one.key, None)
+        shutil.rmtree(one.run_dir, ignore_errors=True)
+        if one.run_dir.parent != self._context.run_dir:
+            with contextlib.suppress(OSError):  # others are still in there
+                one.run_dir.parent.rmdir()
 
     async def _tell(self, one: Kept, state: HeldState, reason: str, *, barred: bool = False) -> None:
         one.become(state, reason, barred=barred)
         await self.each(lambda desk: desk.mark(one.key, state, reason, barred))
 
     async def _unload_if_idle(self, one: Kept, for_s: float) -> bool:
-        if one.lock.locked():
+        """To its end or not at all, also when the load that wanted the memory is given up."""
+        if one.state != "loaded":
+            return False
+        self._unloading.add(task := asyncio.create_task(self._unload_idle(one, for_s)))
+        task.add_done_callback(self._unloading.discard)
+        return await asyncio.shield(task)
+
+    async def _unload_idle(self, one: Kept, for_s: float) -> bool:
+        if one.lock.locked():  # never waited for: whoever has it may wait for memory that we are to make
             return False
         async with one.lock:
             if one.state != "loaded":
@@ -345,7 +381,9 @@ class Keeper:
         return True
 
     def _give_up_load(self, one: Kept) -> None:
-        if one.loading is not None and not one.loading.done():
+        # Once: a second time would cut short how it is undone.
+        if one.loading is not None and not one.loading.done() and not one.given_up:
+            one.given_up = True
             one.loading.cancel()
 
     def _unloadable(self, one: Kept, left_s: float) -> NotReadyError:
@@ -359,6 +397,4 @@ class Keeper:
     def _new_room(self) -> Path:
         """A directory for the run directories of one configuration."""
         number = next(self._rooms)
-        room = self._context.run_dir if number == 0 else self._context.run_dir / f"reload-{number}"
-        room.mkdir(mode=0o700, exist_ok=True)
-        return room
+        return self._context.run_dir if number == 0 else self._context.run_dir / f"reload-{number}"

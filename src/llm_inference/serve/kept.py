@@ -35,6 +35,8 @@ class Kept:
         self.run_dir = run_dir
         self.lock = asyncio.Lock()
         self.loading: asyncio.Task[None] | None = None
+        self.restarting = False  # whether `loading` began with an end of what ran
+        self.given_up = False  # whether `loading` has been told to end
         self.state: HeldState = "unloaded"
         self.reason = ""
         self.barred = False
@@ -45,6 +47,7 @@ class Kept:
         self._engine: Engine | None = None
         self._planned = False
         self._running = False
+        self._stopping: asyncio.Task[None] | None = None
 
     @property
     def key(self) -> str:
@@ -58,7 +61,7 @@ class Kept:
 
     @property
     def running(self) -> bool:
-        return self._running
+        return self._running and self._stopping is None
 
     def become(self, state: HeldState, reason: str = "", *, barred: bool = False) -> None:
         if state != self.state:
@@ -67,13 +70,15 @@ class Kept:
 
     async def plan(self) -> None:
         """In a thread: downloads take a while, and signals must be heard. Raises `StartupError`."""
-        self.run_dir.mkdir(mode=0o700, exist_ok=True)
+        self.run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         make = engine_factory(self.model.engine)
         self._engine = await asyncio.to_thread(make, self.model, self._context)
         self._planned = True
 
     async def start(self, *, warm: bool) -> None:
         """Raises `StartupError`; nothing is left running then. What was planned long ago is planned anew."""
+        if self._stopping is not None:
+            await asyncio.shield(self._stopping)
         if not self._planned:
             await self.plan()
         self._planned = False
@@ -91,9 +96,18 @@ class Kept:
         self._planned = False
 
     async def stop(self, grace_s: float) -> None:
-        if self._running:
-            self._running = False
+        """To its end, also when who asks is cancelled; who else asks meanwhile waits for the same end."""
+        if not self._running:
+            return
+        if self._stopping is None:
+            self._stopping = asyncio.create_task(self._stop(grace_s), name=f"stop {self.replica}")
+        await asyncio.shield(self._stopping)
+
+    async def _stop(self, grace_s: float) -> None:
+        try:
             await self.engine.stop(grace_s)
+        finally:
+            self._running, self._stopping = False, None
 
     def post(self) -> Post:
         return Post(

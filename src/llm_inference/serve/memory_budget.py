@@ -23,9 +23,16 @@ class MemoryBudget:
     def taken(self) -> int:
         return sum(self._taken.values())
 
-    def note(self, key: str, amount: int) -> None:
-        """It has it, room or not: what is always loaded was checked with the configuration."""
+    async def claim(self, key: str, amount: int, make_room: Callable[[], Awaitable[bool]]) -> None:
+        """Have `amount`, room or not, after making what can be made: what is always loaded was checked before."""
+        while self._lacks(amount) and await make_room():
+            pass
         self._taken[key] = amount
+
+    def correct(self, key: str, amount: int) -> None:
+        """If `key` has some, that is how much."""
+        if key in self._taken:
+            self._taken[key] = amount
 
     async def take(self, key: str, amount: int, make_room: Callable[[], Awaitable[bool]]) -> None:
         """Have `amount`; nothing more if `key` has it already. `make_room` frees some, False: it cannot now.
@@ -36,7 +43,7 @@ class MemoryBudget:
             return
         async with self._turn:
             deadline = asyncio.get_running_loop().time() + self._max_wait_s
-            while self._total is not None and self.taken + amount > self._total:
+            while self._lacks(amount):
                 if await make_room():
                     continue
                 if asyncio.get_running_loop().time() >= deadline:
@@ -51,3 +58,6 @@ class MemoryBudget:
 
     def give_back(self, key: str) -> None:
         self._taken.pop(key, None)
+
+    def _lacks(self, amount: int) -> bool:
+        return self._total is not None and self.taken + amount > self._total

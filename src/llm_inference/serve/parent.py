@@ -39,7 +39,6 @@ from llm_inference.serve.reload import Reloader
 from llm_inference.serve.run_directory import run_directory
 from llm_inference.serve.telemetry import metrics_server
 from llm_inference.serve.tenants import check_tenants, limit_server
-from llm_inference.serve.worker import worker_spec
 from llm_inference.serve.workforce import overseeing
 from llm_inference.telemetry import tracing
 from llm_inference.telemetry.logging import configure_logging, resolve_format
@@ -126,6 +125,9 @@ async def _serve_workers(
     config: ServerConfig, listener: socket.socket, run_dir: Path, started: float, reading: _Reading | None
 ) -> int:
     """The parent: engines and workers are its children; it serves no HTTP itself."""
+    # Here, since Python warns of a module that was imported before it is run by its name, as workers run it.
+    from llm_inference.serve.worker import worker_spec
+
     if config.api.uds is not None:
         raise StartupError("api.uds: several workers cannot share a Unix socket; set api.workers to 1")
     # The address was free a moment ago; from here on every worker binds it again with SO_REUSEPORT.

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
+from llm_inference.config.loading import check_budget
 from llm_inference.config.schema import ModelConfig, ServerConfig
 from llm_inference.errors import ConfigError
 from llm_inference.gateway.admin.fleet import ReloadReport
@@ -70,6 +71,7 @@ class Reloader:
         """What is new, started and served everywhere, and what is no longer served. Raises `StartupError`."""
         keeper = self._keeper
         served = new.model_copy(update={name: getattr(keeper.config, name) for name in _FIXED_SECTIONS})
+        _check_together(served)
         fresh: list[Kept] = []
         try:
             fresh = await keeper.plan(served, without=same)
@@ -112,6 +114,14 @@ class Reloader:
             logger.exception("what the reload replaced did not stop as it should")
         if gone:
             logger.info("stopped %s", _listing(one.replica for one in gone))
+
+
+def _check_together(config: ServerConfig) -> None:
+    """Raise `ConfigError` where new models do not fit the sections of the start; each by itself has been checked."""
+    try:
+        check_budget(config.loading, config.models)
+    except ValueError as error:
+        raise ConfigError(f"{error} (`loading` is as it was at the start; a restart takes the new one)") from error
 
 
 async def _load_what_is_lazy_no_more(keeper: Keeper, config: ServerConfig, same: Iterable[str]) -> None:

@@ -66,7 +66,7 @@ async def running_tracing(config: ServerConfig) -> AsyncIterator[Tracing | None]
     try:
         yield tracing
     finally:
-        await asyncio.to_thread(tracing.close)
+        await tracing.close()
 
 
 @asynccontextmanager

@@ -15,6 +15,10 @@ import contextlib
 import dataclasses
 import json
 import logging
+import os
+import signal
+import socket
+import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,7 +30,7 @@ from llm_inference.config.schema import ModelConfig, ServerConfig
 from llm_inference.engine.base import Engine
 from llm_inference.engine.held import HeldState
 from llm_inference.engine.registry import EngineContext, engine_factory
-from llm_inference.errors import EngineError, NotReadyError
+from llm_inference.errors import EngineError, NotReadyError, StartupError
 from llm_inference.gateway.admin.fleet import Action, Fleet, FleetReport, ReloadReport, WorkerReport
 from llm_inference.serve.desk import Desk, Post
 from llm_inference.serve.keeper import Keeper
@@ -70,10 +74,11 @@ class Served(msgspec.Struct, frozen=True):
 
 
 class DeskAfar:
-    """The parent's side of a worker's `Desk`. Everything may raise `PeerGoneError`."""
+    """The parent's side of a worker's `Desk`. Everything may raise `PeerGoneError`. `kill`: ends a hung worker."""
 
-    def __init__(self, peer: Peer) -> None:
+    def __init__(self, peer: Peer, kill: Callable[[], None] = lambda: None) -> None:
         self._peer = peer
+        self._kill = kill
 
     async def prepare(self, config: ServerConfig, posts: Sequence[Post]) -> None:
         await self._answer("prepare", [Served.of(config, posts)], type(None), _LONG_S)
@@ -115,9 +120,10 @@ class DeskAfar:
         try:
             return await asyncio.wait_for(self._peer.ask(what, content, kind), within_s)
         except asyncio.TimeoutError as error:
-            # The others must not wait for it; when it comes to itself it is behind, so it starts anew.
-            logger.error("a gateway worker does not answer (%s); it is started anew", what)
+            # The others must not wait for it, and connections that it is given would hang.
+            logger.error("a gateway worker does not answer (%s); it is killed and started anew", what)
             self._peer.close()
+            self._kill()
             raise PeerGoneError("the worker does not answer") from error
 
 
@@ -138,7 +144,7 @@ async def overseeing(keeper: Keeper, fleet: Fleet, run_dir: Path) -> AsyncIterat
 
         async def answer(what: str, content: Any) -> Any:
             if what == "hello":
-                desks.append(DeskAfar(peer))
+                desks.append(DeskAfar(peer, lambda: _kill(writer)))
                 return Served.of(*await keeper.join(desks[-1], prepare=False))
             if what == "wake":
                 return await keeper.wake(content)
@@ -221,7 +227,10 @@ async def overseen(
             return await getattr(desk, what)(*content)
         raise EngineError(f"no such question: {what}")
 
-    reader, writer = await asyncio.open_unix_connection(run_dir / _SOCKET)
+    try:
+        reader, writer = await asyncio.open_unix_connection(run_dir / _SOCKET)
+    except OSError as error:
+        raise StartupError(f"a gateway worker cannot reach its server at {run_dir / _SOCKET}: {error}") from error
     peer = Peer(reader, writer, answer)
     hearing = asyncio.create_task(peer.run())
     hearing.add_done_callback(lambda task: None if task.cancelled() else on_lost())
@@ -261,6 +270,17 @@ class _AttachedEngines:
 
     async def stop(self, engine: Engine) -> None:
         await engine.stop(0)
+
+
+def _kill(writer: asyncio.StreamWriter) -> None:
+    """The process at the other end, unless it is this one."""
+    end = writer.get_extra_info("socket")
+    if not hasattr(socket, "SO_PEERCRED"):  # Linux only
+        return
+    with contextlib.suppress(OSError):
+        pid, _, _ = struct.unpack("3i", end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+        if pid not in (0, os.getpid()):
+            os.kill(pid, signal.SIGKILL)
 
 
 def _reveal(value: object) -> str:

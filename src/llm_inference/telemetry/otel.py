@@ -2,11 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
-from typing import Any
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, Final
 
 from llm_inference.errors import ConfigError
 from llm_inference.version import __version__
+
+#: What the last words of a process may take.
+CLOSE_S: Final = 5.0
+
+
+async def aside(work: Callable[[], Any]) -> Any:
+    """In a thread that the end of the process does not wait for, unlike those of the event loop: a receiver that takes
+    a connection and says nothing would hold it up for as long as its time limit."""
+    done: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(work())
+        except Exception as exc:
+            done.set_exception(exc)
+
+    done.set_running_or_notify_cancel()
+    threading.Thread(target=run, name="otlp", daemon=True).start()
+    return await asyncio.wrap_future(done)
 
 
 def require(key: str, *modules: str) -> None:

@@ -24,7 +24,7 @@ _SHAPES: tuple[tuple[str, re.Pattern[str]], ...] = (
 _MAX_DEPTH = 16
 #: Where nothing longer than this is a word, a text has no place to be cut at.
 _MAX_WORD = 2_048
-#: Of all texts of a prompt together, and of a list's entries: a line of the log is read by people, and is written while
+#: Of all texts of a prompt together, and of all its lists: a line of the log is read by people, and is written while
 #: others wait.
 MAX_CHARS = 32_768
 MAX_ITEMS = 4_096
@@ -39,10 +39,11 @@ def redact(value: Any) -> Any:
 
 
 class _Redaction:
-    """Of one prompt: how many characters may still be shown."""
+    """Of one prompt: how many characters, and entries of lists, may still be shown."""
 
     def __init__(self) -> None:
         self._left = MAX_CHARS
+        self._items_left = MAX_ITEMS
 
     def of(self, value: Any, depth: int) -> Any:
         if isinstance(value, str):
@@ -52,8 +53,10 @@ class _Redaction:
         if isinstance(value, Mapping):
             return {key: self.of(item, depth + 1) for key, item in value.items()}
         if isinstance(value, (list, tuple)):
-            shown = [self.of(item, depth + 1) for item in value[:MAX_ITEMS]]
-            return shown if len(value) <= MAX_ITEMS else [*shown, f"[{len(value) - MAX_ITEMS} more]"]
+            count = min(len(value), self._items_left)
+            self._items_left -= count
+            shown = [self.of(item, depth + 1) for item in value[:count]]
+            return shown if len(value) == count else [*shown, f"[{len(value) - count} more]"]
         return value
 
     def _text(self, text: str) -> str:

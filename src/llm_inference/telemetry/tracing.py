@@ -7,12 +7,14 @@ standard OTEL_* variables say. Knows no HTTP framework and no request: it is giv
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from llm_inference.telemetry.otel import make_resource, require
+from llm_inference.telemetry.otel import CLOSE_S, aside, make_resource, require
 from llm_inference.version import __version__
 
 #: What crosses processes; everything else in a request's head is nobody's business here.
@@ -99,6 +101,7 @@ class Tracing:
         carrier = {name.decode(): value.decode("latin-1") for name, value in headers if name in _CONTEXT_HEADERS}
         return Trace(self._tracer, self._api, self._api.propagator.extract(carrier) if carrier else None)
 
-    def close(self) -> None:
-        """Send what has not been sent. Blocks for seconds where nobody takes it."""
-        self._provider.shutdown()
+    async def close(self) -> None:
+        """Send what has not been sent, as far as that takes no longer than a few seconds."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(aside(self._provider.shutdown), CLOSE_S)

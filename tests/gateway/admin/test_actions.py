@@ -49,6 +49,9 @@ class NotedFleet:
 def tenants() -> Tenants:
     keys = [
         ApiKey(id="op", name="op", digest=digest_of("operator"), scope=Scope(routes=("models", "admin"))),
+        ApiKey(
+            id="other", name="other", digest=digest_of("other"), scope=Scope(routes=("models", "admin"), models=("x*",))
+        ),
         ApiKey(id="user", name="user", digest=digest_of("user")),
     ]
     return Tenants(keys=KeyRing(keys))
@@ -152,3 +155,18 @@ async def test_a_gateway_alone_says_that_it_keeps_nothing() -> None:
         assert reply.status == 400
         report = (await service.get("/v1/admin/models", headers=ADMIN)).json
         assert report["models"][0]["replicas"][0]["state"] == "loaded"
+
+
+async def test_a_key_of_other_models_neither_sees_nor_moves_this_one() -> None:
+    async with served() as service:  # type: ignore[attr-defined]
+        desk = Desk(service)
+        other = {"authorization": "Bearer other"}
+        for action in ACTIONS:
+            reply = await desk.act(action, headers=other)
+            assert (reply.status, reply.json["error"]["code"]) == (404, "model_not_found")
+        for path, body in (("tiers/restore", {"model": "chat", "tier": "t"}), ("profile", {"model": "chat"})):
+            assert (await service.post(f"/v1/admin/{path}", body, headers=other)).status == 404
+        assert desk.fleet.asked == []
+        report = (await service.get("/v1/admin/models", headers=other)).json
+        assert report["models"] == []
+        assert [worker["replicas"] for worker in report["workers"]] == [{}, {}]

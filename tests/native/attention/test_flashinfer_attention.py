@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from llm_inference.native.attention.base import AttentionShape, CapturableAttention
-from llm_inference.native.attention.flashinfer_attention import WRAPPER_BYTES, FlashInferAttention
+from llm_inference.native.attention.flashinfer_attention import WRAPPER_BYTES, FlashInferAttention, workspace_bytes
 from llm_inference.native.transfer import StaticParcel
 from tests.native.attention.fake_kernels import FakeFlashInfer
 from tests.native.attention.steps import CPU, attend_all, by_sdpa, filled_cache, paged_step, random_qkv
@@ -79,6 +79,54 @@ def test_sizes_share_one_array_of_pages_and_know_what_they_take() -> None:
     assert len(pages) == 1
     # Four sequences of 13 blocks; two sizes and four kinds of windows.
     assert attention.static_bytes == 2 * 4 * WRAPPER_BYTES + 4 * 13 * 4
+
+
+def test_a_plan_waits_until_the_last_one_has_left_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wrappers' pinned memory is written by each plan, and read by a copy that the device makes later."""
+    happened: list[str] = []
+
+    class Noted:
+        def __init__(self, device: torch.device) -> None: ...
+
+        def set(self) -> None:
+            happened.append("set")
+
+        def wait(self) -> None:
+            happened.append("wait")
+
+    monkeypatch.setattr("llm_inference.native.attention.flashinfer_attention.Mark", Noted)
+    attention, fake = make(num_scratch_blocks=1)
+    for wrapper in (*fake.decodes, *fake.prefills):
+        monkeypatch.setattr(wrapper, "plan", lambda *args, **options: happened.append("plan"))
+    step = paged_step(WORK["both"], NUM_BLOCKS, BLOCK_SIZE)
+    prepared = attention.prepare(step, len(step.token_ids))
+    assert happened == []
+    prepared.arrive(prepared.tensors)
+    assert happened == ["wait", *["plan"] * 8, "set"]
+    attention.static_inputs(paged_step(WORK["decodes"], NUM_BLOCKS, BLOCK_SIZE), 4)
+    assert happened[10:] == ["wait", "set"]
+
+
+@pytest.mark.parametrize(
+    ("heads", "graph_sizes", "needed"),
+    [
+        # What the library asks for where 132 processors share a long prompt: 264 / kv heads tiles of 128 rows.
+        ((32, 8, 128), (), 32 * 33 * 128 * 129 * 4),
+        ((16, 2, 128), (), 16 * 132 * 128 * 129 * 4),
+        ((64, 8, 128), (), 64 * 33 * 128 * 129 * 4),
+        ((16, 1, 256), (), 16 * 264 * 64 * 257 * 4),
+        # A recorded batch of 256 decodes: 256 · 8 / 16 + 255 tiles of 16 rows.
+        ((64, 8, 128), (1, 256), 64 * 383 * 16 * 129 * 4),
+        ((9, 3, 64), (1, 64), 0),
+    ],
+)
+def test_the_workspace_takes_what_is_split(
+    heads: tuple[int, int, int], graph_sizes: tuple[int, ...], needed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recommended = 128 * 2**20
+    monkeypatch.setattr("llm_inference.native.attention.flashinfer_attention.WORKSPACE_BYTES", recommended)
+    size = workspace_bytes(*heads, graph_sizes)
+    assert max(needed, recommended) <= size <= max(2 * needed, recommended)
 
 
 @pytest.mark.parametrize(("num_heads", "expected"), [(2, False), (4, False), (6, True), (16, True)])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from llm_inference.errors import EngineError, SourceError, StartupError, UnsupportedModelError
+from llm_inference.errors import SourceError, StartupError, UnsupportedModelError
 from llm_inference.model_spec import ModelSpec
 from llm_inference.native.precision import read_cpu_flags
 from llm_inference.native.runner.compiled.build import HERE, compile_library, find_compiler, find_or_build
@@ -216,8 +216,6 @@ def test_refusals(tmp_path: Path) -> None:
     save_tiny(tmp_path / "b")
     with pytest.raises(UnsupportedModelError, match=r"weights in int8, int4, not unquantized ones; set `runner: open"):
         runner_on(tmp_path / "b", None)
-    with pytest.raises(EngineError, match="gives no 100000000 threads"):
-        runner_on(tmp_path / "b", num_threads=100_000_000)
     config = tmp_path / "b" / "config.json"
     config.write_text(config.read_text().replace('"num_hidden_layers": 2', '"num_hidden_layers": 3'))
     with pytest.raises(SourceError, match=r"the weights lack model\.layers\.2\."):

@@ -13,7 +13,6 @@ from llm_inference.errors import OutOfMemoryError
 from llm_inference.native.attention.flash_attention import FlashAttention
 from llm_inference.native.attention.flashinfer_attention import FlashInferAttention
 from llm_inference.native.batch import ModelInput
-from llm_inference.native.runner.decode_graphs import Recorded
 from llm_inference.native.runner.torch_runner import TorchRunner
 from tests.native.attention.fake_kernels import FakeFlashAttn, FakeFlashInfer
 from tests.native.paging import PagedSequence, Pager, random_tokens
@@ -24,21 +23,22 @@ MAX_MODEL_LEN = 256
 
 
 class Replaying:
-    """Records by keeping the function: a replay runs it and overwrites the first output, as a graph would."""
+    """Records by keeping the function, which a replay runs again."""
 
     def __init__(self) -> None:
         self.num_recorded = 0
         self.replayed: list[int] = []
 
-    def __call__(self, run: Callable[[], torch.Tensor]) -> Recorded:
-        output = run()
+    def __call__(self, run: Callable[[], None]) -> Callable[[], object]:
+        run()
+        size = tuple(reversed(SIZES))[self.num_recorded]
         self.num_recorded += 1
 
         def replay() -> None:
-            output.copy_(run())
-            self.replayed.append(len(output))
+            run()
+            self.replayed.append(size)
 
-        return Recorded(replay, output)
+        return replay
 
 
 @pytest.fixture(scope="module")
@@ -126,6 +126,16 @@ def test_copies_and_fresh_blocks_come_before_a_replay(tiny: TinyModel, recorded:
         assert capture.replayed == [1, 1]
 
 
+def test_all_sizes_share_one_result(recorded: tuple[Pager, Replaying]) -> None:
+    """Logits of every size kept apart would take gigabytes with a large vocabulary."""
+    pager, _ = recorded
+    assert isinstance(pager.runner, TorchRunner)
+    results = [pager.runner.execute(decodes(count)) for count in (1, 2, 4)]
+    assert [len(rows) for rows in results] == [1, 2, 4]
+    assert {rows.untyped_storage().data_ptr() for rows in results} == {results[0].untyped_storage().data_ptr()}
+    assert results[0].untyped_storage().nbytes() == SIZES[-1] * pager.runner.vocab_size * 4
+
+
 def decodes(count: int, **changes: Any) -> ModelInput:
     usual: dict[str, Any] = {
         "token_ids": [0] * count,
@@ -155,7 +165,7 @@ def test_what_a_graph_takes(recorded: tuple[Pager, Replaying]) -> None:
 
 
 def test_no_memory_for_graphs(tiny: TinyModel) -> None:
-    def capture(run: Callable[[], torch.Tensor]) -> Recorded:
+    def capture(run: Callable[[], None]) -> Callable[[], object]:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     make = partial(FlashAttention, max_model_len=MAX_MODEL_LEN, function=FakeFlashAttn())

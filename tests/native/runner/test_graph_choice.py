@@ -57,4 +57,4 @@ def test_bytes() -> None:
     """The largest batch's logits and activations once, and each graph's own."""
     shapes = {"vocab_size": 1000, "hidden_size": 10, "intermediate_size": 20}
     assert graph_bytes((), **shapes) == 0
-    assert graph_bytes((1, 2, 4), **shapes) == 3 * GRAPH_BYTES + 4 * (8000 + 4 * (60 + 60))
+    assert graph_bytes((1, 2, 4), **shapes) == 3 * GRAPH_BYTES + 4 * (12000 + 4 * (60 + 60))

@@ -22,6 +22,7 @@ from llm_inference.native.attention.torch_attention import TorchAttention
 from llm_inference.native.runner import torch_build
 from llm_inference.native.runner.graph_choice import GraphChoice, graph_bytes
 from llm_inference.native.runner.torch_build import TorchParts, blocks_on_gpu, choose_parts, load_runner, start
+from llm_inference.native.runner.torch_runner import TorchRunner
 from llm_inference.native.setup import CoreSetup
 from tests.native.attention.fake_kernels import FakeFlashAttn
 from tests.native.paging import Pager, random_tokens
@@ -130,6 +131,25 @@ def test_an_attention_that_fails_in_its_first_step(tiny: TinyModel, monkeypatch:
         start(runner, parts, setup_of(tiny), CUDA, 8)
     with pytest.raises(RuntimeError, match="nvcc"):
         start(runner, sdpa, setup_of(tiny), CUDA, 8)
+
+
+def test_graphs_that_cannot_be_recorded(
+    tiny: TinyModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By themselves they are left out; asked for they are an error."""
+    plain = TorchParts(AttentionChoice("sdpa", "", 16), GraphChoice((), ""), 0)
+    runner = load_runner(plain, setup_of(tiny), ModelSpec.from_directory(tiny.directory), torch.float32, CPU)
+    runner.allocate_kv_cache(8)
+    parts = TorchParts(AttentionChoice("flashinfer", "", 16), GraphChoice((1, 2), ""), 0)
+
+    def fail(self: TorchRunner) -> None:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(TorchRunner, "record_graphs", fail)
+    assert start(runner, parts, setup_of(tiny), CPU, 8).title == ", attention flashinfer"
+    assert "recording CUDA graphs failed (RuntimeError: operation not permitted" in caplog.text
+    with pytest.raises(StartupError, match=r"cuda_graphs: true cannot be had: .*set `cuda_graphs: false`"):
+        start(runner, parts, setup_of(tiny, cuda_graphs=True), CPU, 8)
 
 
 def parts_of(name: Any, reserved_bytes: int) -> TorchParts:

@@ -15,7 +15,9 @@ from llm_inference.errors import InvalidRequestError, StartupError
 from llm_inference.gateway.admin.fleet import Action, EngineState, Fleet
 from llm_inference.gateway.body import decoded, read_body
 from llm_inference.gateway.openai.fields import RequestFields
+from llm_inference.gateway.record import record_of
 from llm_inference.gateway.state import gateway_of
+from llm_inference.gateway.tenants import access
 
 _LOG = logging.getLogger("llm_inference.gateway")
 
@@ -65,7 +67,7 @@ def on_replicas(action: Action) -> Callable[[Request], Awaitable[Response]]:
         gateway = gateway_of(request)
         wanted = await decoded(await read_body(request, gateway.settings.max_body_bytes), OnReplicas.parse)
         fleet = _fleet(request)
-        group = gateway.router.find(wanted.model).group
+        group = access.find(gateway.router, wanted.model, record_of(request.scope).key).group
         known = [replica.id for replica in group.replicas]
         if wanted.replica is not None and wanted.replica not in known:
             raise InvalidRequestError(
@@ -98,7 +100,7 @@ async def reload(request: Request) -> Response:
 async def restore(request: Request) -> Response:
     gateway = gateway_of(request)
     wanted = await decoded(await read_body(request, gateway.settings.max_body_bytes), RestoreTier.parse)
-    group = gateway.router.find(wanted.model).group
+    group = access.find(gateway.router, wanted.model, record_of(request.scope).key).group
     if wanted.tier not in group.ladder:
         tiers = ", ".join(group.ladder) or "none"
         raise InvalidRequestError(f"{group.name} has no tier {wanted.tier!r}; it has {tiers}.", param="tier")

@@ -18,8 +18,10 @@ from llm_inference.engine.held import Held
 from llm_inference.errors import InvalidRequestError
 from llm_inference.gateway.body import decoded, read_body
 from llm_inference.gateway.openai.fields import RequestFields
+from llm_inference.gateway.record import record_of
 from llm_inference.gateway.routing.deployment import Group
 from llm_inference.gateway.state import gateway_of
+from llm_inference.gateway.tenants import access
 from llm_inference.telemetry.profiling.diagnosis import Finding, diagnose
 from llm_inference.telemetry.profiling.figures import Profile, ProfileOrder
 from llm_inference.telemetry.profiling.words import described
@@ -52,7 +54,7 @@ async def profile(request: Request) -> Response:
     """400 where the engine cannot be profiled, 503 while another profile of it runs."""
     gateway = gateway_of(request)
     wanted = await decoded(await read_body(request, gateway.settings.max_body_bytes), ProfileSteps.parse)
-    group = gateway.router.find(wanted.model).group
+    group = access.find(gateway.router, wanted.model, record_of(request.scope).key).group
     name, engine = _engine(group, wanted.replica)
     result = await engine.profile(ProfileOrder(num_steps=wanted.steps, max_s=wanted.seconds))
     findings = diagnose(result.profile)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Set
 
 import msgspec
 from starlette.requests import Request
@@ -11,10 +12,12 @@ from starlette.responses import Response
 from llm_inference.engine.base import Health, ReportsStats
 from llm_inference.engine.held import HeldState
 from llm_inference.gateway.admin.fleet import FleetReport, WorkerReport
+from llm_inference.gateway.record import record_of
 from llm_inference.gateway.routing.deployment import Deployment, Group
 from llm_inference.gateway.routing.replica import Replica
 from llm_inference.gateway.routing.routed_engine import health_of
 from llm_inference.gateway.state import gateway_of
+from llm_inference.gateway.tenants import access
 
 
 class ReplicaReport(msgspec.Struct, frozen=True):
@@ -73,12 +76,20 @@ class ModelsReport(msgspec.Struct, frozen=True):
 
 async def models(request: Request) -> Response:
     gateway = gateway_of(request)
-    groups = gateway.router.table.groups.values()
+    names = access.visible(gateway.router, record_of(request.scope).key)
+    groups = [group for name, group in gateway.router.table.groups.items() if name in names]
     fleet = FleetReport({}, []) if gateway.fleet is None else await gateway.fleet.report()
     report = ModelsReport(
-        [ModelReport(group.name, await _replicas(group, fleet), _tiers(group)) for group in groups], fleet.workers
+        [ModelReport(group.name, await _replicas(group, fleet), _tiers(group)) for group in groups],
+        [_seen(worker, {replica.id for group in groups for replica in group.replicas}) for worker in fleet.workers],
     )
     return Response(msgspec.json.encode(report), media_type="application/json")
+
+
+def _seen(worker: WorkerReport, replicas: Set[str]) -> WorkerReport:
+    """Without the replicas that the caller may not see."""
+    loads = {name: load for name, load in worker.replicas.items() if name in replicas}
+    return msgspec.structs.replace(worker, replicas=loads)
 
 
 async def _replicas(group: Group, fleet: FleetReport) -> list[ReplicaReport]:

@@ -9,12 +9,16 @@ processors) and then run in every layer. One wrapper for each kind of window, fo
     k, v           ("HND") [blocks, kv heads, block_size, head_dim]: the cache's own layout
     window_left    tokens to the left of the token itself; -1: all
 
+A plan reaches the device by a copy from pinned memory of the wrapper's own, which the next plan writes over: it waits
+until that copy is done.
+
 For a CUDA graph a wrapper is bound to a batch size and to buffers for those three arrays, which `plan` overwrites.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, Final
 
@@ -24,9 +28,14 @@ from llm_inference.native.attention.base import AttentionShape, PreparedStep
 from llm_inference.native.attention.paged_inputs import offsets, pad_decodes, positions
 from llm_inference.native.attention.paged_kv import PagedKV
 from llm_inference.native.batch import ModelInput
+from llm_inference.native.transfer import Mark
 
-#: Intermediate results of work that is split; the size that its documentation recommends. Shared by all wrappers.
+#: The least workspace, which its documentation recommends; see `workspace_bytes`.
 WORKSPACE_BYTES: Final = 128 * 2**20
+#: More processors than GPUs have now. Its kernels for several query rows take a tile of them for each of two work items
+#: on each processor.
+_PROCESSORS: Final = 192
+_WORK_ITEMS: Final = 2
 #: What each wrapper allocates for itself on the device.
 WRAPPER_BYTES: Final = 8 * 2**20 + 2**17
 _LAYOUT: Final = "HND"
@@ -55,7 +64,8 @@ class FlashInferAttention:
         self._device = device
         self._library = library or import_module("flashinfer")
         self._tensor_cores = shape.num_heads // shape.num_kv_heads not in _SMALL_GROUPS
-        self._workspace = torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=device)
+        size = workspace_bytes(shape.num_heads, shape.num_kv_heads, shape.head_dim, graph_sizes)
+        self._workspace = torch.zeros(size, dtype=torch.uint8, device=device)
         self._decode = {window: self._decode_wrapper() for window in set(shape.windows)}
         self._chunks = {
             window: self._library.BatchPrefillWithPagedKVCacheWrapper(self._workspace, _LAYOUT)
@@ -65,6 +75,7 @@ class FlashInferAttention:
         self._graph_sizes = tuple(graph_sizes)
         self._static: dict[int, dict[int | None, Any]] = {}
         self._page_indices = torch.empty(0, dtype=torch.int32, device=device)
+        self._planned = Mark(device)
 
     @property
     def static_bytes(self) -> int:
@@ -86,14 +97,15 @@ class FlashInferAttention:
 
         def arrive(arrived: Sequence[torch.Tensor]) -> FlashInferStep:
             parts: list[_Part] = []
-            if num_decodes:
-                for window, wrapper in self._decode.items():
-                    self._plan_decodes(wrapper, decodes, arrived[2], window)
-                parts.append((0, num_decodes, self._decode))
-            if num_tokens > num_decodes:
-                for window, wrapper in self._chunks.items():
-                    self._plan_chunks(wrapper, query_offsets, chunks, arrived[3], window)
-                parts.append((num_decodes, num_tokens, self._chunks))
+            with self._planning():
+                if num_decodes:
+                    for window, wrapper in self._decode.items():
+                        self._plan_decodes(wrapper, decodes, arrived[2], window)
+                    parts.append((0, num_decodes, self._decode))
+                if num_tokens > num_decodes:
+                    for window, wrapper in self._chunks.items():
+                        self._plan_chunks(wrapper, query_offsets, chunks, arrived[3], window)
+                    parts.append((num_decodes, num_tokens, self._chunks))
             return FlashInferStep(self, arrived[0], arrived[1], parts)
 
         return PreparedStep(tensors, arrive)
@@ -102,13 +114,22 @@ class FlashInferAttention:
         """See `CapturableAttention.static_inputs`. Plans, into the buffers of this size's wrappers."""
         step = pad_decodes(model_input, size, self.cache.num_blocks - 1, self.cache.block_size)
         pages = _Pages.of(step, slice(None), self.cache.block_size)
-        for window, wrapper in self._static_wrappers(size).items():
-            self._plan_decodes(wrapper, pages, pages.indices, window)
+        wrappers = self._static_wrappers(size)
+        with self._planning():
+            for window, wrapper in wrappers.items():
+                self._plan_decodes(wrapper, pages, pages.indices, window)
         return [positions(step, size), torch.tensor(step.slot_mapping)]
 
     def static_step(self, size: int, tensors: Sequence[torch.Tensor]) -> FlashInferStep:
         """See `CapturableAttention.static_step`."""
         return FlashInferStep(self, tensors[0], tensors[1], [(0, size, self._static_wrappers(size))])
+
+    @contextmanager
+    def _planning(self) -> Iterator[None]:
+        """Steps whose tokens are not read, pieces of a long prompt, are prepared while the last one is still queued."""
+        self._planned.wait()
+        yield
+        self._planned.set()
 
     def _static_wrappers(self, size: int) -> dict[int | None, Any]:
         if size not in self._static:
@@ -223,6 +244,19 @@ class _Pages:
             torch.tensor([block for table in tables for block in table], dtype=torch.int32),
             torch.tensor([(context - 1) % block_size + 1 for context in contexts], dtype=torch.int32),
         )
+
+
+def workspace_bytes(num_heads: int, num_kv_heads: int, head_dim: int, graph_sizes: Sequence[int]) -> int:
+    """For the float32 results of work that is split, shared by all wrappers: a plan that needs more fails.
+
+    Keys are split until each processor has its work items; a recorded batch is split whatever its size. A tile has 128
+    rows of queries (64 of wide heads), or few where only decodes are: the heads of a group, of each sequence.
+    """
+    group = num_heads // num_kv_heads
+    rows = [max(_PROCESSORS * _WORK_ITEMS // num_kv_heads, 1) * (128 if head_dim < 256 else 64)]
+    tile = 16 if group <= 16 else 64 if group <= 64 else 128
+    rows += [(-(-size * group // tile) + size) * tile for size in graph_sizes]
+    return max(WORKSPACE_BYTES, num_heads * max(rows) * (head_dim + 1) * 4 + 2**20)
 
 
 def static_bytes(graph_sizes: Sequence[int], num_windows: int, max_blocks: int) -> int:

@@ -3,8 +3,9 @@
     a step of 13 decodes ─► padded to 16 ─► one copy into the static inputs ─► replay ─► logits of 13 rows
                               3 rows that write into the scratch block
 
-Whatever else is in a step (a chunk of a prompt, drafts, hidden states, more sequences than the largest size) runs it
-eagerly; who runs it does not change what comes out. Knows nothing of CUDA but in `CudaCapture`.
+All sizes write their logits into one tensor: what a graph gave back itself would stay allocated beside that of every
+other size. Whatever else is in a step (a chunk of a prompt, drafts, hidden states, more sequences than the largest
+size) runs it eagerly; who runs it does not change what comes out. Knows nothing of CUDA but in `CudaCapture`.
 """
 
 from __future__ import annotations
@@ -27,18 +28,10 @@ from llm_inference.native.transfer import StaticParcel
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Recorded:
-    """`replay` runs the recorded kernels again; they read and write where they did, `output` among it."""
-
-    replay: Callable[[], object]
-    output: torch.Tensor
-
-
 class Capture(Protocol):
-    """Records `run`, which takes its inputs from tensors that stay where they are."""
+    """Records `run`, whose inputs and results lie in tensors that stay where they are. Gives what runs it again."""
 
-    def __call__(self, run: Callable[[], torch.Tensor]) -> Recorded: ...
+    def __call__(self, run: Callable[[], None]) -> Callable[[], object]: ...
 
 
 class CudaCapture:
@@ -48,7 +41,7 @@ class CudaCapture:
         self._device = device
         self._pool: Any = None
 
-    def __call__(self, run: Callable[[], torch.Tensor]) -> Recorded:
+    def __call__(self, run: Callable[[], None]) -> Callable[[], object]:
         with torch.cuda.device(self._device):
             # Once beside: libraries allocate and choose kernels at a first call, which must not be recorded.
             beside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
@@ -58,15 +51,15 @@ class CudaCapture:
             torch.cuda.current_stream().wait_stream(beside)
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, pool=self._pool):
-                output = run()
+                run()
             self._pool = self._pool or graph.pool()
-        return Recorded(graph.replay, output)
+        return graph.replay
 
 
 @dataclass(frozen=True, slots=True)
 class _Graph:
     inputs: StaticParcel
-    recorded: Recorded
+    replay: Callable[[], object]
 
 
 class DecodeGraphs:
@@ -87,12 +80,15 @@ class DecodeGraphs:
         self._device = device
         self._capture = capture
         self._graphs: dict[int, _Graph] = {}
+        self._logits = torch.empty(0)
 
     def capture_all(self) -> None:
         """Record every size, the largest first: the smaller ones find room in its memory. Raises `OutOfMemoryError`."""
         begun = time.monotonic()
         before = self._allocated()
         try:
+            shape = (self._sizes[-1], self._model.vocab_size)
+            self._logits = torch.empty(shape, dtype=torch.float32, device=self._device)
             for size in reversed(self._sizes):
                 self._graphs[size] = self._record(size)
         except torch.OutOfMemoryError as exc:
@@ -122,8 +118,8 @@ class DecodeGraphs:
         size = next(size for size in self._sizes if size >= num_sequences)
         graph = self._graphs[size]
         graph.inputs.fill(self._inputs(step, size))
-        graph.recorded.replay()
-        return graph.recorded.output[:num_sequences]
+        graph.replay()
+        return self._logits[:num_sequences]
 
     def _inputs(self, step: ModelInput, size: int) -> list[torch.Tensor]:
         return [padded(step.token_ids, size), *self._attention.static_inputs(step, size)]
@@ -133,10 +129,10 @@ class DecodeGraphs:
         inputs = StaticParcel(self._inputs(nothing, size), self._device)
         token_ids, *others = inputs.tensors
 
-        def run() -> torch.Tensor:
+        def run() -> None:
             # The step is made inside, since what it computes of its inputs belongs to the graph.
             step = self._attention.static_step(size, others)
-            return self._model.logits(self._model.forward(token_ids, step))
+            self._logits[:size].copy_(self._model.logits(self._model.forward(token_ids, step)))
 
         return _Graph(inputs, self._capture(run))
 

@@ -55,9 +55,9 @@ def graph_sizes(max_num_seqs: int) -> tuple[int, ...]:
 
 
 def graph_bytes(sizes: tuple[int, ...], *, vocab_size: int, hidden_size: int, intermediate_size: int) -> int:
-    """What graphs of `sizes` take: they share one pool, so the activations and logits of the largest count once."""
+    """What graphs of `sizes` take: they share one pool and one result, so those of the largest count once."""
     if not sizes:
         return 0
-    # Float32 logits beside those of the head; hidden states, the inner ones twice, all in four bytes to be safe.
-    row = vocab_size * 8 + (6 * hidden_size + 3 * intermediate_size) * 4
+    # Logits of the head, in float32, and in the result; hidden states, the inner ones twice; all in four bytes.
+    row = vocab_size * 12 + (6 * hidden_size + 3 * intermediate_size) * 4
     return len(sizes) * GRAPH_BYTES + sizes[-1] * row

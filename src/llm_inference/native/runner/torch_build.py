@@ -140,8 +140,13 @@ def blocks_on_gpu(
     return plan.num_kv_blocks
 
 
-def start(runner: TorchRunner, parts: TorchParts, setup: CoreSetup, device: torch.device, num_blocks: int) -> None:
-    """First steps, in which kernels are made and layers compiled, then the graphs. Raises `StartupError`."""
+def start(
+    runner: TorchRunner, parts: TorchParts, setup: CoreSetup, device: torch.device, num_blocks: int
+) -> TorchParts:
+    """First steps, in which kernels are made and layers compiled, then the graphs. Raises `StartupError`.
+
+    Returns the parts in use: without graphs, after a warning, where recording fails and nobody asked for them.
+    """
     on_gpu = device.type != "cpu"
     if on_gpu or setup.compile:
         try:
@@ -162,7 +167,17 @@ def start(runner: TorchRunner, parts: TorchParts, setup: CoreSetup, device: torc
                 f"attention: {parts.attention.name} fails in its first step ({type(exc).__name__}: {exc}); "
                 "set `attention: sdpa`, or another one"
             ) from exc
-    runner.record_graphs()
+    try:
+        runner.record_graphs()
+    except (LLMInferenceError, AssertionError):
+        raise
+    except Exception as exc:  # an operator that cannot be recorded says so in its own way
+        reason = f"recording CUDA graphs failed ({type(exc).__name__}: {exc})"
+        if setup.cuda_graphs is True:
+            raise StartupError(f"cuda_graphs: true cannot be had: {reason}; set `cuda_graphs: false`") from exc
+        logger.warning("%s; every step runs without them", reason)
+        return replace(parts, graphs=GraphChoice((), reason))
+    return parts
 
 
 def _reserved_bytes(
@@ -179,7 +194,8 @@ def _reserved_bytes(
     if attention.name == "flashinfer":
         max_blocks = -(-setup.max_model_len // attention.block_size)
         # A window more than none is the most that any known model has.
-        reserved += flashinfer_attention.WORKSPACE_BYTES + 2 * 2 * flashinfer_attention.WRAPPER_BYTES
+        reserved += flashinfer_attention.workspace_bytes(spec.num_heads, spec.num_kv_heads, spec.head_dim, graphs.sizes)
+        reserved += 2 * 2 * flashinfer_attention.WRAPPER_BYTES
         reserved += flashinfer_attention.static_bytes(graphs.sizes, 2 if spec.sliding_window else 1, max_blocks)
     return reserved
 

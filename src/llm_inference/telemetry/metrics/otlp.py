@@ -20,7 +20,7 @@ from llm_inference.errors import ConfigError
 from llm_inference.telemetry.metrics.exposition import flattened
 from llm_inference.telemetry.metrics.snapshot import Bars, Labels, Snapshot
 from llm_inference.telemetry.metrics.table import BY_NAME, METRICS, Metric
-from llm_inference.telemetry.otel import make_resource, require
+from llm_inference.telemetry.otel import CLOSE_S, aside, make_resource, require
 from llm_inference.version import __version__
 
 logger = logging.getLogger(__name__)
@@ -67,12 +67,14 @@ class OtlpMetrics:
             await self.send()
 
     async def send(self) -> None:
-        data = self._data(await self._read(), time.time_ns())
+        """Once; what goes wrong is logged."""
         try:
-            result = await asyncio.to_thread(self._exporter.export, data)
+            data = self._data(await self._read(), time.time_ns())
+            result = await aside(lambda: self._exporter.export(data))
             failed = result.name != "SUCCESS"
         except Exception:
-            logger.exception("metrics could not be sent")
+            if not self._failing:
+                logger.exception("metrics could not be sent")
             failed = True
         if failed and not self._failing:
             logger.warning("nobody takes our metrics over OTLP; trying again every %g s", self._interval_s)
@@ -81,7 +83,7 @@ class OtlpMetrics:
     async def close(self) -> None:
         """The last figures go out, as far as that takes no longer than a few seconds."""
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self.send(), 5.0)
+            await asyncio.wait_for(self.send(), CLOSE_S)
         await asyncio.to_thread(self._exporter.shutdown)
 
     def _data(self, snapshot: Snapshot, now_ns: int) -> Any:

@@ -145,7 +145,8 @@ def read_trace(content: bytes) -> TraceFigures | None:
         wall_s=wall_s,
         seconds={part: own for part, own in sums.seconds.items() if own},
         device_seconds=_device_parts(on_device, sums),
-        device_idle=1 - _union(on_device) / (end - begin) if on_device and end > begin else None,
+        # What was begun within may end behind.
+        device_idle=max(1 - _union(on_device) / (end - begin), 0.0) if on_device and end > begin else None,
         moved=_moved(on_device),
         attention_kernels=_kernels(on_device, sums),
         operators=tuple(operators[:_MAX_OPERATORS]),

@@ -128,6 +128,9 @@ def test_without_a_compiler(sources: Path, cache: Path, monkeypatch: pytest.Monk
         without.setenv("CC", "no-such-cc -m64")
         with pytest.raises(StartupError, match="CC names no-such-cc, which is not there"):
             find_or_build(sources, cache)
+        without.setenv("CC", 'gcc "-O1')
+        with pytest.raises(StartupError, match=r"CC is 'gcc \"-O1', which is no command \(No closing quotation\)"):
+            find_or_build(sources, cache)
     path = find_or_build(sources, cache)
     assert obstacle(sources, cache) is None
     # One that was made before is taken all the same.
@@ -196,6 +199,8 @@ def test_what_was_made_for_images_is_found_beside_the_package(
     flags = build.read_cpu_flags()
     fitting = [path for path, name in zip(made, levels, strict=True) if LEVELS[name].needs <= flags]
     monkeypatch.setenv("PATH", str(tmp_path))
+    for path in made:
+        path.chmod(0o664)  # as images have it that any user of a group may run
     if fitting:
         assert find_or_build(sources, cache) == fitting[0]
         assert ctypes.CDLL(str(fitting[0])).answer() == 42

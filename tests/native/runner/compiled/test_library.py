@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -103,6 +107,37 @@ def test_activations_of_zero_give_the_bias(library: Library) -> None:
     np.testing.assert_array_equal(out, np.stack([bias, bias]))
 
 
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_numbers_that_are_none_spoil_their_token_and_no_other(library: Library, bits: int, value: float) -> None:
+    """Wherever they stand: an answer from them must not look like one."""
+    rounded = round_weight(torch.from_numpy(np.random.default_rng(4).normal(size=(40, 96)).astype(np.float32)), bits)
+    for at in range(96):
+        x = np.ones((3, 96), np.float32)
+        x[1, at] = value
+        out = multiply(library, rounded, 96, x)
+        assert np.isnan(out[1]).all()
+        np.testing.assert_array_equal(out[[0, 2]], multiply(library, rounded, 96, np.ones((2, 96), np.float32)))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks here")
+def test_a_fork_ends_without_the_threads_that_it_does_not_have(library: Library) -> None:
+    """In a process of its own, since this one has other threads."""
+    script = """
+import os, sys
+from pathlib import Path
+from llm_inference.native.runner.compiled.library import Library, Model
+model = Model(hidden_size=64, inner_size=64, num_heads=2, num_kv_heads=1, head_dim=64)
+native = Library(Path(sys.argv[1])).create(model, 3)
+child = os.fork()
+native.close()
+native.close()
+assert child == 0 or os.waitpid(child, 0)[1] == 0
+"""
+    done = subprocess.run([sys.executable, "-c", script, library.path], timeout=60, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_it_says_what_it_was_compiled_for(library: Library) -> None:
     assert library.instruction_set in {"avx512-vnni", "avx512", "avx-vnni", "avx2", "generic"}
 
@@ -114,13 +149,35 @@ def test_heads_that_it_cannot_do(library: Library, head_dim: int) -> None:
         library.create(model, 1)
 
 
+class Refusing:
+    """In the place of the shared library: makes no runner, for the reason that it is told."""
+
+    def __init__(self, error: int) -> None:
+        self._error = error
+
+    def llm_create(self, model: object, num_threads: int, error: Any) -> None:
+        error._obj.value = self._error
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "message"),
+    [
+        (1, OutOfMemoryError, "no memory for the compiled runner"),
+        (2, EngineError, "gives no 7 threads to the compiled runner; raise the limit of processes"),
+    ],
+)
+def test_what_the_system_refuses(
+    library: Library, error: int, kind: type[Exception], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(library, "_library", Refusing(error))
+    with pytest.raises(kind, match=message):
+        library.create(Model(), 7)
+
+
 def test_memory_that_is_not_there(library: Library) -> None:
-    model = Model(num_layers=1, hidden_size=2**31 - 65, inner_size=64, num_heads=2, num_kv_heads=1, head_dim=64)
-    refused = library.multiply
     matrix = Matrix(panels=None, bias=None, outs=32, ins=2**31 - 65, bits=8)
     with pytest.raises(EngineError, match="no memory for a step of this size; lower `max_num_batched_tokens`"):
-        refused(matrix, 0, 2**31 - 1, 0)
-    del model
+        library.multiply(matrix, 0, 2**31 - 1, 0)
 
 
 def test_a_file_that_is_no_library(tmp_path: Path) -> None:

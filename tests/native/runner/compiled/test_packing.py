@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
 
 from llm_inference.native.runner.compiled.packing import (
     GROUP_BYTES,
+    GROUP_SIZES,
     interleave_gate_up,
     pack,
     packed_bytes,
@@ -49,6 +52,17 @@ def test_q4_1_blocks_come_back_as_they_were() -> None:
 def test_constant_rows(bits: int, value: float) -> None:
     weight = torch.full((3, 70), value)
     assert (round_weight(weight, bits).widen(70) - weight).abs().max() <= 0.002 * abs(value)
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_numbers_that_are_none_stay_none(bits: int, value: float) -> None:
+    """Their group of inputs is lost, and nothing beside it."""
+    weight = torch.ones(3, 128)
+    weight[1, 70] = value
+    wide = round_weight(weight, bits).widen(128)
+    assert wide[1, 64 : 64 + GROUP_SIZES[bits]].isnan().all()
+    assert wide.isnan().sum() == GROUP_SIZES[bits]
 
 
 @pytest.mark.parametrize("bits", [8, 4])

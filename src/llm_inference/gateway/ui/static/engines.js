@@ -34,7 +34,8 @@ export class Engines {
     const scrolled = this.tables.querySelector(".scroll")?.scrollLeft ?? 0;
     const focused = this.element.contains(document.activeElement) ? document.activeElement.dataset.act : null;
     this.tables.replaceChildren(this.#engines(rows), ...workers(report.workers));
-    this.tables.querySelector(".scroll").scrollLeft = scrolled;
+    const region = this.tables.querySelector(".scroll"); // none where the caller may see no model
+    if (region) region.scrollLeft = scrolled;
     if (focused) this.tables.querySelector(`[data-act="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
     this.element.hidden = false;
   }

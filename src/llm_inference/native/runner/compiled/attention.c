@@ -1,8 +1,8 @@
 /* Attention of a few queries to one kv head, partition after partition of the context.
  *
  * Queries and probabilities are rounded to 15 bits and split into a high and a low byte, so that both products are sums
- * of whole numbers by `dot4`, and far more exact than the 8 bits of the cache. Partitions of 256 tokens lie at the same
- * positions whoever computes them, and are joined in order: a query's result does not depend on its company, on chunks,
+ * of whole numbers by `dot4`, and far more exact than the 8 bits of the cache. Partitions of the context lie at the
+ * same positions whoever computes them, and are joined in order: a query's result does not depend on its company, on chunks,
  * or on whether the partitions were shared out between threads.
  */
 #include "attention.h"

@@ -6,6 +6,7 @@ Arrays are numpy's or anything else that has an address; whoever passes one keep
 from __future__ import annotations
 
 import ctypes
+import os
 from ctypes import POINTER, c_char_p, c_float, c_int32, c_int64, c_void_p
 from pathlib import Path
 from typing import ClassVar, Final
@@ -102,6 +103,7 @@ class Library:
 
     def __init__(self, path: Path) -> None:
         """Raises `StartupError` for a file that cannot be loaded or belongs to another version."""
+        self.path: Final = path
         try:
             self._library = ctypes.CDLL(str(path))
             self._library.llm_abi_version.restype = c_int32
@@ -156,6 +158,7 @@ class Native:
     """A runner on the other side. What its model points to must outlive it."""
 
     def __init__(self, library: ctypes.CDLL, handle: int, model: Model) -> None:
+        self._process = os.getpid()
         self._library = library
         self._handle: int | None = handle
         self._model = model  # a late thread may still look at it
@@ -168,9 +171,11 @@ class Native:
         _check(self._library.llm_run_step(self._handle, ctypes.byref(step)))
 
     def close(self) -> None:
-        """Ends its threads. Any number of times."""
+        """Ends its threads. Any number of times. Nothing in a fork of the process: its threads are not there, and to
+        wait for them would be for ever."""
         if self._handle is not None:
-            self._library.llm_destroy(self._handle)
+            if self._process == os.getpid():
+                self._library.llm_destroy(self._handle)
             self._handle = None
 
     def __del__(self) -> None:

@@ -11,6 +11,7 @@
  */
 #include "linear.h"
 
+#include <float.h>
 #include <math.h>
 
 #include "simd.h"
@@ -230,7 +231,13 @@ void round_row(const float *x, int32_t count, const activations_t *rounded, int3
     const ptrdiff_t at = token * (rounded->width / ROUNDED_GROUP);
     for (int32_t begin = 0, group = 0; begin < count; begin += ROUNDED_GROUP, group++) {
         f32x16 left = f_load(x + begin), right = f_load(x + begin + 16);
-        const float largest = f_largest(f_max(f_abs(left), f_abs(right)));
+        const float largest = f_largest_size(left, right);
+        if (!(largest <= FLT_MAX)) { /* no answer that looks like one: all that it is multiplied with is NaN */
+            memset(values + begin, 0, ROUNDED_GROUP);
+            rounded->scales[at + group] = rounded->sums[at + group] = NAN;
+            rounded->offsets[at + group] = 0;
+            continue;
+        }
         const f32x16 inverse = f_set(largest > 1e-30f ? 127.0f / largest : 0.0f);
         i32x16 low = f_to_int(f_mul(left, inverse)), high = f_to_int(f_mul(right, inverse));
         i_store_bytes(values + begin, low);

@@ -6,6 +6,7 @@ then, not as they were before.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -50,7 +51,9 @@ class Rounded:
 
 
 def round_weight(weight: torch.Tensor, bits: int) -> Rounded:
-    """`[out, in]` of any floating-point type, in `bits` 8 or 4."""
+    """`[out, in]` of any floating-point type, in `bits` 8 or 4. A group with an infinite number, or one that is none,
+    is NaN: a broken file must not look like an answer.
+    """
     groups = _in_groups(weight.float(), GROUP_SIZES[bits])
     return _round_8(groups) if bits == 8 else _round_4(groups)
 
@@ -87,16 +90,20 @@ def _padded(rows: torch.Tensor, padding: int) -> torch.Tensor:
 
 
 def _round_8(groups: torch.Tensor) -> Rounded:
-    scales = (groups.abs().amax(-1) / 127).clamp_(max=_HALF_MAX).half()
+    scales = (_or_nan(groups.abs().amax(-1)) / 127).clamp_(max=_HALF_MAX).half()
     values = (groups * _inverse(scales)).round_().clamp_(-127, 127).add_(128)
     return Rounded(values.to(torch.uint8), scales, None)
 
 
 def _round_4(groups: torch.Tensor) -> Rounded:
-    minima = groups.amin(-1).clamp_(-_HALF_MAX, _HALF_MAX).half()
-    scales = ((groups.amax(-1) - minima.float()) / 15).clamp_(0, _HALF_MAX).half()
+    minima = _or_nan(groups.amin(-1)).clamp_(-_HALF_MAX, _HALF_MAX).half()
+    scales = ((_or_nan(groups.amax(-1)) - minima.float()) / 15).clamp_(0, _HALF_MAX).half()
     values = ((groups - minima.float()[:, :, None]) * _inverse(scales)).round_().clamp_(0, 15)
     return Rounded(values.to(torch.uint8), scales, minima)
+
+
+def _or_nan(most: torch.Tensor) -> torch.Tensor:
+    return most.where(most.isfinite(), math.nan)
 
 
 def _inverse(scales: torch.Tensor) -> torch.Tensor:

@@ -69,12 +69,13 @@ void llm_set_cache(llm_runner *runner, uint8_t *data, int64_t num_blocks) {
 }
 
 void llm_destroy(llm_runner *runner) {
-    for (int i = 0; runner->threads != NULL && i < pool_num_threads(runner->pool); i++) {
+    const int num_threads = runner->pool != NULL ? pool_num_threads(runner->pool) : 0;
+    if (runner->pool != NULL) pool_destroy(runner->pool); /* a late thread still reads what is freed below */
+    for (int i = 0; runner->threads != NULL && i < num_threads; i++) {
         rounded_free(&runner->threads[i].rounded);
         buffer_free(&runner->threads[i].row);
         buffer_free(&runner->threads[i].attention);
     }
-    if (runner->pool != NULL) pool_destroy(runner->pool);
     free(runner->threads);
     buffer_t *buffers[] = {&runner->hidden, &runner->wanted, &runner->qkv, &runner->queries, &runner->inner,
                            &runner->rotation, &runner->tasks, &runner->partials, &runner->partial_begins,

@@ -38,6 +38,16 @@ INLINE f32x16 f_from_int(i32x16 a) { return _mm512_cvtepi32_ps(a); }
 INLINE i32x16 f_to_int(f32x16 a) { return _mm512_cvtps_epi32(a); } /* to nearest, ties to even */
 INLINE float f_sum(f32x16 a) { return _mm512_reduce_add_ps(a); }
 INLINE float f_largest(f32x16 a) { return _mm512_reduce_max_ps(a); }
+/* The largest absolute value of both: as whole numbers, whose order is the same, since NaN is the largest there. */
+INLINE float f_largest_size(f32x16 a, f32x16 b) {
+    const __m512i size = _mm512_set1_epi32(INT32_MAX);
+    __m512i sizes = _mm512_max_epi32(_mm512_and_si512(_mm512_castps_si512(a), size),
+                                     _mm512_and_si512(_mm512_castps_si512(b), size));
+    int32_t most = _mm512_reduce_max_epi32(sizes);
+    float largest;
+    memcpy(&largest, &most, 4);
+    return largest;
+}
 INLINE f32x16 f_from_half(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
 /* a * 2^n for whole n in float. */
 INLINE f32x16 f_scale(f32x16 a, f32x16 n) { return _mm512_scalef_ps(a, n); }
@@ -97,7 +107,17 @@ INLINE f32x16 f_add(f32x16 a, f32x16 b) { return a + b; }
 INLINE f32x16 f_sub(f32x16 a, f32x16 b) { return a - b; }
 INLINE f32x16 f_mul(f32x16 a, f32x16 b) { return a * b; }
 INLINE f32x16 f_div(f32x16 a, f32x16 b) { return a / b; }
-INLINE f32x16 f_fma(f32x16 a, f32x16 b, f32x16 c) { return a * b + c; }
+INLINE f32x16 f_fma(f32x16 a, f32x16 b, f32x16 c) {
+#if defined(__FMA__) /* by name: no compiler may join other products with sums, see build.py */
+    __m256 *sums = (__m256 *)&c;
+    const __m256 *factors = (const __m256 *)&a, *others = (const __m256 *)&b;
+    sums[0] = _mm256_fmadd_ps(factors[0], others[0], sums[0]);
+    sums[1] = _mm256_fmadd_ps(factors[1], others[1], sums[1]);
+    return c;
+#else
+    return a * b + c;
+#endif
+}
 INLINE f32x16 f_max(f32x16 a, f32x16 b) { EACH_LANE a[lane] = a[lane] > b[lane] ? a[lane] : b[lane]; return a; }
 INLINE f32x16 f_min(f32x16 a, f32x16 b) { EACH_LANE a[lane] = a[lane] < b[lane] ? a[lane] : b[lane]; return a; }
 INLINE f32x16 f_abs(f32x16 a) { EACH_LANE a[lane] = fabsf(a[lane]); return a; }
@@ -106,6 +126,19 @@ INLINE f32x16 f_from_int(i32x16 a) { f32x16 x; EACH_LANE x[lane] = (float)a[lane
 INLINE i32x16 f_to_int(f32x16 a) { i32x16 x; EACH_LANE x[lane] = (int32_t)rintf(a[lane]); return x; }
 INLINE float f_sum(f32x16 a) { float sum = 0; EACH_LANE sum += a[lane]; return sum; }
 INLINE float f_largest(f32x16 a) { float most = a[0]; EACH_LANE most = a[lane] > most ? a[lane] : most; return most; }
+INLINE float f_largest_size(f32x16 a, f32x16 b) {
+    i32x16 sizes, others;
+    memcpy(&sizes, &a, 64);
+    memcpy(&others, &b, 64);
+    sizes &= INT32_MAX;
+    others &= INT32_MAX;
+    int32_t most = 0;
+    EACH_LANE sizes[lane] = sizes[lane] > others[lane] ? sizes[lane] : others[lane];
+    EACH_LANE most = sizes[lane] > most ? sizes[lane] : most;
+    float largest;
+    memcpy(&largest, &most, 4);
+    return largest;
+}
 INLINE f32x16 f_scale(f32x16 a, f32x16 n) {
     i32x16 bits = (f_to_int(n) + 127) << 23;
     f32x16 power;
