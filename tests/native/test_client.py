@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -114,3 +115,22 @@ async def test_a_core_that_says_nothing_is_known_without_requests(pair: tuple[Co
     assert client.silent_s < 0.3
     client.close()
     assert client.silent_s == 0
+
+
+async def test_what_a_core_said_before_it_died_is_heard(tmp_path: Path) -> None:
+    path = str(tmp_path / "core.sock")
+    with router(path) as socket:
+        core, client = PlayedCore(socket), CoreClient(path)
+        connecting = asyncio.create_task(client.connect())
+        assert isinstance(await core.hear(), Hello)
+        await core.say(Ready(REPORT))
+        await connecting
+        queue = client.submit(request("r"))
+        assert isinstance(await core.hear(), Submit)
+        for number in range(200):
+            await core.token("r", number)
+        time.sleep(0.5)  # what is sent leaves the core, and this loop reads nothing of it
+    items = [await asyncio.wait_for(queue.get(), 5) for _ in range(201)]
+    assert all(isinstance(item, SequenceOutput) for item in items[:-1])
+    assert isinstance(items[-1], EngineError)
+    client.close()

@@ -79,6 +79,7 @@ class FrontSocket:
             while not self._closed:
                 event = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))
                 if event["event"] == zmq.EVENT_DISCONNECTED:
+                    self._drain()  # what the peer had still said
                     self._on_disconnected()
 
 
