@@ -14,6 +14,7 @@ from llm_inference.engine.types import ChatPrompt, Delta
 from llm_inference.errors import ContextLengthError, EngineError, ServiceError
 from tests.conformance.client import CHAT, TEXT, answer, work
 from tests.conformance.engines import MAX_MODEL_LEN, Case, over_http, served
+from tests.relay import relayed
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="package")]
 
@@ -206,14 +207,13 @@ async def test_an_error_mid_stream_is_one_error(remote: bool) -> None:
 
 async def test_an_engine_whose_connection_breaks_under_a_request() -> None:
     engine = FakeEngine(script=FakeScript(answers=["abcdef"], hang_after=3))
-    async with served(engine) as url, over_http(url, "fake") as outer:
+    async with served(engine) as url, relayed(url) as relay, over_http(relay.url, "fake") as outer:
         generator = outer.generate(work())
         for expected in "abc":
             assert (await anext(generator)).text == expected
-        dying = asyncio.create_task(_drop_connections(outer))
+        asyncio.get_running_loop().call_later(0.05, relay.cut)
         with pytest.raises(ServiceError):
-            await anext(generator)
-        await dying
+            await asyncio.wait_for(anext(generator), 10)
 
 
 async def _fails_after(engine: Any, written: str) -> None:
@@ -222,11 +222,3 @@ async def _fails_after(engine: Any, written: str) -> None:
         assert (await anext(generator)).text == expected
     with pytest.raises(EngineError):
         await anext(generator)
-
-
-async def _drop_connections(engine: Any) -> None:
-    """As a dead server does: the sockets are gone."""
-    await asyncio.sleep(0.05)
-    for protocol in engine._upstream._session.connector._acquired:
-        assert protocol.transport is not None
-        protocol.transport.abort()

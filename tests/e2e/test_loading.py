@@ -123,6 +123,27 @@ async def test_the_server_is_stopped_while_it_loads(server: RunningServer) -> No
         await asyncio.gather(asking, return_exceptions=True)
 
 
+async def test_workers_keep_nothing_of_an_engine_that_was_replaced(tmp_path: Path) -> None:
+    config = tmp_path / "config.json"
+    keys = [{"name": "admin", "key": "admin-key", "routes": ["inference", "models", "admin"]}]
+    model = {"lazy": True, "max_model_len": 256, "max_num_seqs": 2, "warmup": False, "kv_cache_memory": "64MiB"}
+    config.write_text(json.dumps({"api": {"keys": keys, "workers": 2, "shutdown_grace_s": 2}, "models": [model]}))
+    with running_server(["--config", str(config)]) as server:
+        workers = [pid for pid in server.children() if b"serve.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        assert len(workers) == 2
+        num_threads = []
+        async with aiohttp.ClientSession() as session:
+            for _ in range(3):
+                async with session.post(
+                    f"{server.base_url}/admin/models/restart", json={"model": MODEL}, headers=ADMIN
+                ) as reply:
+                    assert reply.status == 200, await reply.text()
+                await asyncio.sleep(1.0)  # what is closed ends in threads of its own
+                num_threads.append([len(os.listdir(f"/proc/{pid}/task")) for pid in workers])
+        assert num_threads[2] == num_threads[1]
+    assert "waiting for it to come back" not in server.log
+
+
 @pytest.mark.skipif(EngineStore.default().find(RECIPES["llama.cpp"]) is None, reason="llama.cpp is not installed")
 async def test_an_engine_that_is_managed_here_over_two_workers(tmp_path: Path) -> None:
     model = {"name": MODEL, "engine": "llama.cpp", "model": DEFAULT_MODEL, "lazy": True, "idle_unload_s": 1.0}

@@ -21,6 +21,7 @@ def written(directory: Path, run_dir: Path, **context: int) -> NativePlan:
 
 def test_siblings_share_the_machine(default_model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planning, "available_cpus", lambda: 8)
+    monkeypatch.setattr(planning, "available_memory_bytes", lambda: 64 * 2**30)
     alone = written(default_model_dir, tmp_path / "alone").setup
     shared = written(default_model_dir, tmp_path / "shared", num_siblings=3).setup
     assert (alone.num_threads, shared.num_threads) == (8, 2)

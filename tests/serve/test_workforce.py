@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -190,7 +191,30 @@ async def test_who_does_not_answer_is_left_behind(tmp_path: Path, monkeypatch: p
         monkeypatch.setattr(Desk, "mark", hang)
         await work.workers[0].act("drain", ["m"])
         await until(lambda: len(work.keeper._desks) == 1)
-        await until(lambda: work.lost == [1])  # in the real command it ends then, and another one comes
+        await until(lambda: work.lost == [1])  # in the real command it is killed then, and another one comes
+
+
+async def test_a_stopped_worker_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of its connections the system would still give it new ones."""
+    monkeypatch.setattr(workforce, "_PATIENCE_S", 0.2)
+    program = """
+import asyncio, sys, time
+from pathlib import Path
+from llm_inference.engine.registry import EngineContext
+from llm_inference.serve.workforce import overseen
+async def main(run_dir):
+    async with overseen(run_dir, EngineContext(run_dir=run_dir, owns_core=False), 0):
+        time.sleep(60)
+asyncio.run(main(Path(sys.argv[1])))
+"""
+    keeper = Keeper(config_of(entry("m")), EngineContext(run_dir=tmp_path))
+    await keeper.begin()
+    async with overseeing(keeper, OwnFleet(keeper, None), tmp_path):
+        worker = await asyncio.create_subprocess_exec(sys.executable, "-c", program, str(tmp_path))
+        await until(lambda: len(keeper._desks) == 1, 20)
+        await keeper.act("drain", ["m"])
+        assert await asyncio.wait_for(worker.wait(), 10) == -signal.SIGKILL
+    await keeper.close(0)
 
 
 async def test_lazy_may_come_and_go_with_a_reload(tmp_path: Path) -> None:

@@ -33,6 +33,9 @@ async def test_buttons_ask_first_and_then_act(
     keys = [
         ApiKey(id="op", name="op", digest=digest_of("operator"), scope=Scope(routes=("inference", "models", "admin"))),
         ApiKey(id="user", name="user", digest=digest_of("user")),
+        ApiKey(
+            id="other", name="other", digest=digest_of("other"), scope=Scope(routes=("models", "admin"), models=("x*",))
+        ),
     ]
     rooms = tmp_path / "rooms"
     rooms.mkdir()

@@ -114,6 +114,7 @@ class NativeEngine:
 
     async def stop(self, grace_s: float) -> None:
         await self._in_flight.drained(grace_s)
+        self._client.on_lost = lambda reason: None  # that it is gone now is no reason to wait for it
         if self._attach is not None:
             self._attach.cancel()
             await asyncio.gather(self._attach, return_exceptions=True)

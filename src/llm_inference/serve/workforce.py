@@ -5,7 +5,7 @@ parent   Keeper ── DeskAfar ──┐                        ┌── Desk 
          answers wake, act ◄──┘                        └── Oversight (a Fleet)
 
 A worker that starts, also in place of one that died, is told what is served now; while the configuration changes it
-waits. One that dies meanwhile is not waited for.
+waits. One that dies meanwhile is not waited for, and one that does not answer is killed.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ async def overseeing(keeper: Keeper, fleet: Fleet, run_dir: Path) -> AsyncIterat
 
         async def answer(what: str, content: Any) -> Any:
             if what == "hello":
-                desks.append(DeskAfar(peer, lambda: _kill(writer)))
+                desks.append(DeskAfar(peer, _ending(writer)))
                 return Served.of(*await keeper.join(desks[-1], prepare=False))
             if what == "wake":
                 return await keeper.wake(content)
@@ -272,15 +272,19 @@ class _AttachedEngines:
         await engine.stop(0)
 
 
-def _kill(writer: asyncio.StreamWriter) -> None:
-    """The process at the other end, unless it is this one."""
-    end = writer.get_extra_info("socket")
-    if not hasattr(socket, "SO_PEERCRED"):  # Linux only
-        return
-    with contextlib.suppress(OSError):
-        pid, _, _ = struct.unpack("3i", end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+def _ending(writer: asyncio.StreamWriter) -> Callable[[], None]:
+    """What kills the process at the other end, unless it is this one, or the system does not say which it is."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return lambda: None
+    told = writer.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    pid = struct.unpack("3i", told)[0]
+
+    def kill() -> None:
         if pid not in (0, os.getpid()):
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+
+    return kill
 
 
 def _reveal(value: object) -> str:

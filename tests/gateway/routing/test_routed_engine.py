@@ -437,3 +437,27 @@ async def test_a_lower_tier_is_one_that_the_request_may_have() -> None:
     always = routed(group(best, good, low, ladder=ladder, rules=Rules(spill_over="always")), tier="golden")
     assert always.lower() == "int8"
     assert routed(group(Deployment(replicas("a", "b")))).lower() == ""
+
+
+async def test_a_lower_tier_is_one_that_is_there() -> None:
+    """Otherwise requests would be refused that the tier above could answer."""
+    drained = hold(FakeEngine("chat"))
+    drained.mark("draining", "by an operator", barred=True)
+    best, gone, low = (
+        Deployment(replicas("golden"), tier="golden"),
+        Deployment((Replica("int8", drained),), tier="int8"),
+        Deployment(replicas("int4"), tier="int4"),
+    )
+    for spill_over in ("default", "never"):
+        rules = Rules(spill_over=spill_over)
+        assert routed(group(best, gone, ladder=("golden", "int8"), rules=rules)).lower() == ""
+        assert routed(group(best, gone, low, ladder=("golden", "int8", "int4"), rules=rules)).lower() == "int4"
+
+
+async def test_a_lower_tier_can_do_what_is_asked_in_the_version_that_is_chosen() -> None:
+    best = Deployment(replicas("golden"), tier="golden")
+    able = Deployment(replicas("able"), tier="int8", version="1", weight=0)
+    unable = Deployment(replicas("unable"), tier="int8", version="2", weight=1)
+    two = group(best, able, unable, ladder=("golden", "int8"))
+    assert routed(two, fits=lambda one: one is not unable.replicas[0].engine).lower() == ""
+    assert routed(two).lower() == "int8"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -12,10 +13,13 @@ from llm_inference.errors import SourceError, StartupError, UnsupportedModelErro
 from llm_inference.model_spec import ModelSpec
 from llm_inference.native.precision import read_cpu_flags
 from llm_inference.native.runner.compiled.build import HERE, compile_library, find_compiler, find_or_build
+from llm_inference.native.runner.compiled.library import Library
+from llm_inference.native.runner.compiled.packing import round_weight
 from llm_inference.native.runner.compiled_runner import CompiledRunner
 from tests.native.family_options import OPTIONS
 from tests.native.paging import Pager, random_tokens
 from tests.native.runner.compiled.rounded_reference import rounded_reference
+from tests.native.runner.compiled.test_library import multiply
 from tests.native.runner.test_openvino_runner import held_text, logits_of
 from tests.native.runner.test_runners import step_of
 from tests.native.tiny_models import save_tiny
@@ -135,6 +139,12 @@ def test_kernels_for_other_machines_compute_the_same(flags: tuple[str, ...], tmp
         pytest.skip("a CPU with AVX2 is needed")
     files = sorted([*HERE.glob("*.c"), *HERE.glob("*.h")])
     compile_library(find_compiler(), files, flags, tmp_path / "step.so")
+    broken = torch.ones(64, 64)
+    broken[::2, 3] = float("nan")
+    for bits in (8, 4):
+        product = multiply(Library(tmp_path / "step.so"), round_weight(broken, bits), 64, np.ones((1, 64), np.float32))
+        assert np.isnan(product[0, ::2]).all()
+        np.testing.assert_allclose(product[0, 1::2], 64, rtol=1e-3)
     save_tiny(tmp_path, "mistral", sliding_window=100, max_position_embeddings=1024, intermediate_size=200)
     token_ids = random_tokens(300, seed=24)
     for quantization in QUANTIZATIONS:

@@ -63,5 +63,11 @@ export default async function ({ page, url, folder, name }) {
   await page.waitForFunction(() => document.querySelector("section[aria-label=Engines]").textContent.includes("is damaged"));
   const sideways = await page.evaluate(() => document.documentElement.scrollWidth > document.documentElement.clientWidth);
   assert.equal(sideways, false, "it fits the window");
+
+  await use("other");
+  await section.getByText("None.").waitFor();
+  await page.waitForTimeout(2500);
+  const problems = await page.getByRole("alert").filter({ visible: true }).allInnerTexts();
+  assert.deepEqual(problems.filter((one) => !one.includes("is damaged")), [], "an operator of no model is told so");
   return { before };
 }

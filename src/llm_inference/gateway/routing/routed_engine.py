@@ -32,7 +32,7 @@ from llm_inference.errors import (
 )
 from llm_inference.gateway.routing import tiers
 from llm_inference.gateway.routing.candidates import Candidates, Choice, Rungs
-from llm_inference.gateway.routing.deployment import choose_version
+from llm_inference.gateway.routing.deployment import Deployment, choose_version
 from llm_inference.gateway.routing.prefix import prefix_of
 from llm_inference.gateway.routing.replica import Replica
 from llm_inference.gateway.routing.table import RoutingTable, Target
@@ -84,8 +84,8 @@ class RoutedEngine:
         found = []
         for tier in group.lower(first):
             may = (wish.scope is None or wish.scope.may_use_tier(tier)) and not group.demoted(tier)
-            able = (replica for one in self._open_to_all if one.tier == tier for replica in one.replicas)
-            if may and any(wish.fits is None or wish.fits(replica.engine) for replica in able):
+            rung = [one for one in self._open_to_all if one.tier == tier]
+            if may and rung and self._able(choose_version(rung, self._point)):
                 found.append(tier)
         if not found:
             return ""
@@ -210,6 +210,11 @@ class RoutedEngine:
         rungs = [[one for one in self._open_to_all if one.tier == tier] for tier in tiers_in_order]
         chosen = [choose_version(rung, self._point) for rung in rungs]
         return Rungs(self._group, chosen, [one for one in rungs[0] if one is not chosen[0]])
+
+    def _able(self, deployment: Deployment) -> bool:
+        """Whether one of its replicas is there for this request: well, not drained, and able to do what is asked."""
+        fits = self._wish.fits
+        return any(one.available and (fits is None or fits(one.engine)) for one in deployment.replicas)
 
     def _candidates(self, work: GenerateRequest | EmbedRequest, num_tokens: int) -> Candidates:
         rules, wants = self._group.rules, self._group.policy.wants

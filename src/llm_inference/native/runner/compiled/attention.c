@@ -1,9 +1,9 @@
 /* Attention of a few queries to one kv head, partition after partition of the context.
  *
  * Queries and probabilities are rounded to 15 bits and split into a high and a low byte, so that both products are sums
- * of whole numbers by `dot4`, and far more exact than the 8 bits of the cache. Partitions of the context lie at the
- * same positions whoever computes them, and are joined in order: a query's result does not depend on its company, on chunks,
- * or on whether the partitions were shared out between threads.
+ * of whole numbers by `dot4`, and far more exact than the 8 bits of the cache. Partitions of the context lie at the same
+ * positions whoever computes them, and are joined in order: a query's result does not depend on its company, on
+ * chunks, or on whether the partitions were shared out between threads.
  */
 #include "attention.h"
 
@@ -337,15 +337,15 @@ static int32_t first_partition(const attention_t *a, const attention_task_t *tas
 void attend(const attention_t *a, const attention_task_t *task, const attention_task_t *next, void *scratch) {
     const int32_t heads = a->num_heads / a->num_kv_heads, rows = task->num_tokens * heads, dim = a->head_dim;
     const scratch_t s = lay_out(scratch, heads);
+    int32_t first = 0, count = 0;
+    if (task->partition >= 0) partitions_of(a->step, task->sequence, a->window, &first, &count);
+    if (task->partition >= 0 && task->partition < first) return; /* before the window of this layer */
     const tiles_t none = {0}, soon = next ? tiles_of(a, next, first_partition(a, next)) : none;
     for (int32_t row = 0; row < rows; row++) {
         round_query(a, &s, row, task->first_token + row / heads, task->kv_head * heads + row % heads);
         s.whole_sum[row] = 0.0f;
     }
     if (task->partition >= 0) {
-        int32_t first, count;
-        partitions_of(a->step, task->sequence, a->window, &first, &count);
-        if (task->partition < first) return; /* before the window of this layer */
         attend_partition(a, task, task->partition, &soon, &s);
         for (int32_t row = 0; row < rows; row++) {
             const int32_t head = task->kv_head * heads + row % heads;

@@ -19,13 +19,6 @@ typedef struct {
     int32_t partition;               /* the one to compute; -1: all of them, one after the other */
 } attention_task_t;
 
-/* The result of a partition for one query: the largest score, the sum of exp(score - largest), and the sum of the
- * values weighted with it, [head_dim rounded up to 16]. A sum of 0: it sees nothing of the partition. */
-typedef struct {
-    float largest, sum;
-    float *values;
-} partial_t;
-
 /* What all tasks of a layer share. */
 typedef struct {
     const llm_step *step;
@@ -59,7 +52,8 @@ void attend(const attention_t *attention, const attention_task_t *task, const at
 
 /* Partitions that any query of a sequence sees: first .. first + count - 1. */
 void partitions_of(const llm_step *step, int32_t sequence, int32_t window, int32_t *first, int32_t *count);
-/* Floats of a partial result in `partials`. */
+/* Floats of a partial result in `partials`: the largest score of one query, the sum of exp(score - largest), and from
+ * the 16th on the sum of the values weighted with it. A sum of 0: it sees nothing of the partition. */
 int32_t partial_floats(int32_t head_dim);
 /* The attention of a token whose partitions were computed apart: `out` [num_heads * head_dim]. */
 void join_partitions(const attention_t *attention, int32_t sequence, int32_t token, float *out);

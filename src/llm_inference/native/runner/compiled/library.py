@@ -109,7 +109,10 @@ class Library:
             self._library.llm_abi_version.restype = c_int32
             version = self._library.llm_abi_version()
         except (OSError, AttributeError) as exc:
-            raise StartupError(f"{path}: cannot be loaded as the compiled runner's library ({exc})") from exc
+            raise StartupError(
+                f"{path}: cannot be loaded as the compiled runner's library ({exc}); remove the file, or set "
+                "`runner: openvino` or `torch`"
+            ) from exc
         if version != ABI_VERSION:
             raise StartupError(
                 f"{path}: is of version {version} of the compiled runner, and {ABI_VERSION} is needed; remove the file"

@@ -85,11 +85,14 @@ void llm_destroy(llm_runner *runner) {
     free(runner);
 }
 
-/* Most partitions that any layer's queries of a sequence see: those without a window see the most. */
-static int32_t most_partitions(const llm_step *step, int32_t sequence, int32_t *first) {
-    int32_t count;
-    partitions_of(step, sequence, 0, first, &count);
-    return count;
+/* Of all layers, the window that sees the most: 0 where there is none in one of them. */
+static int32_t widest_window(const llm_model *model) {
+    int32_t widest = 0;
+    for (int32_t i = 0; i < model->num_layers; i++) {
+        if (model->layers[i].window == 0) return 0;
+        if (model->layers[i].window > widest) widest = model->layers[i].window;
+    }
+    return widest;
 }
 
 /* A sequence whose new tokens fit into one tile has too few tasks for several threads when its context is long: its
@@ -104,9 +107,11 @@ static int plan_attention(llm_runner *runner, const llm_step *step) {
     int64_t *begins = runner->partial_begins.data, num_floats = 0;
     int32_t *sequence_of = runner->sequences.data;
     size_t num_tasks = 0;
+    const int32_t window = widest_window(model);
     for (int32_t s = 0; s < step->num_sequences; s++) {
         const int32_t begin = step->query_begins[s], tokens = step->query_begins[s + 1] - begin;
-        int32_t first, count = most_partitions(step, s, &first);
+        int32_t first, count;
+        partitions_of(step, s, window, &first, &count);
         const int apart = tokens <= tile && count > 1;
         begins[s] = apart ? num_floats : -1;
         if (apart) num_floats += (int64_t)tokens * model->num_heads * count * partial_floats(model->head_dim);
@@ -120,7 +125,8 @@ static int plan_attention(llm_runner *runner, const llm_step *step) {
     /* The longest ones first, so that the last to be taken are short: the end of each prompt's chunk. */
     for (int32_t s = 0; s < step->num_sequences; s++) {
         const int32_t begin = step->query_begins[s], tokens = step->query_begins[s + 1] - begin;
-        int32_t first, count = most_partitions(step, s, &first);
+        int32_t first, count;
+        partitions_of(step, s, window, &first, &count);
         for (int32_t head = 0; head < model->num_kv_heads; head++) {
             if (begins[s] >= 0) {
                 for (int32_t i = 0; i < count; i++)

@@ -164,7 +164,9 @@ INLINE f32x16 f_from_half(const uint16_t *p) {
         if (rest < 0x400u) { /* zero and subnormal numbers */
             x[lane] = (sign ? -1.0f : 1.0f) * (float)rest * 0x1p-24f;
         } else {
-            uint32_t bits = sign | ((rest << 13) + ((127u - 15u) << 23));
+            /* What is infinite or no number has the largest exponent in both. */
+            uint32_t more = rest < 0x7c00u ? 127u - 15u : 255u - 31u;
+            uint32_t bits = sign | ((rest << 13) + (more << 23));
             memcpy((char *)&x + 4 * lane, &bits, 4);
         }
     }

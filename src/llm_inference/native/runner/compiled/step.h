@@ -59,14 +59,14 @@ typedef struct llm_runner llm_runner;
 
 int32_t llm_abi_version(void);
 
-/* What the kernels were compiled for: "avx512-vnni", "avx2" or "generic". */
+/* What the kernels were compiled for: "avx512-vnni", "avx512", "avx-vnni", "avx2" or "generic". */
 const char *llm_instruction_set(void);
 
 /* NULL and `*error` when it cannot be made. Starts num_threads - 1 threads, which sleep between steps. */
 llm_runner *llm_create(const llm_model *model, int32_t num_threads, int32_t *error);
 
-/* `data`: [layer, key or value, block, kv head, 32 * (head_dim + 8)] bytes, 64-byte aligned. See attention.c for what
- * lies in the last of these. Cleared memory is not needed. */
+/* `data`: [layer, key or value, block, kv head, 32 * (head_dim + 8)] bytes, 64-byte aligned. See cache.c for what lies
+ * in the last of these. Cleared memory is not needed. */
 void llm_set_cache(llm_runner *runner, uint8_t *data, int64_t num_blocks);
 
 /* Returns LLM_OK or LLM_OUT_OF_MEMORY, after which the runner is as it was before. */
