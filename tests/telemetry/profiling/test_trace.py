@@ -80,6 +80,14 @@ def test_parts_are_exclusive_and_add_up() -> None:
     ]
 
 
+def test_a_cheap_operator_that_was_interrupted_is_not_what_sampling_is_about() -> None:
+    selects = [event("aten::select", 500 + 10 * index, 4) for index in range(8)]
+    figures = read(stage("sampling", 0, 1000), event("aten::sort", 0, 300), event("aten::select", 400, 90), *selects)
+    assert (figures.sampling_operator, figures.sampling_calls) == ("aten::sort", 1)
+    many = read(stage("sampling", 0, 1000), *[event("aten::sort", 100 * index, 60) for index in range(9)], *selects)
+    assert (many.sampling_operator, many.sampling_calls) == ("aten::sort", 9)
+
+
 def test_a_library_keeps_its_time_to_itself() -> None:
     figures = read(stage("forward", 0, 900), stage("library", 100, 700), event("aten::copy_", 20, 30))
     assert microseconds(figures) == {"library": 700, "python": 170, "copies": 30, "waiting": 100}

@@ -24,7 +24,7 @@ _IDLE: Final = 0.5
 _MODEL: Final = 0.4
 #: A batch is small below this share of the seats, and below so many sequences.
 _SMALL_BATCH: Final = (0.125, 8)
-#: Of the sampler's heaviest operator, calls for each sequence and step from which on it goes one by one.
+#: Of the sampler's typical operator, calls for each sequence and step from which on it goes one by one.
 _ONE_BY_ONE: Final = 0.75
 
 

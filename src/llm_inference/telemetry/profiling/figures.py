@@ -64,7 +64,8 @@ class TraceFigures(msgspec.Struct, frozen=True, kw_only=True):
     """What a trace alone says. Of a GPU, `device_seconds` by part, and `device_idle` as a share of the wall time; None
     where no device apart took part. `moved`: "HtoD", "DtoH", "DtoD".
 
-    `sampling_calls`: of the operator that sampling spends most time in, its calls; 0 where it calls none.
+    `sampling_calls`: the calls of `sampling_operator`, 0 where there is none. Half of the time of sampling's operators
+    goes into it and those that are called more often.
     `sampling_python_s`: the part of sampling that no operator covers.
     """
 
