@@ -16,6 +16,8 @@ import json
 import os
 import tempfile
 import time
+from collections import deque
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +28,8 @@ from benchmarks.gateway.targets import KEY, LOAD_CPU, mock_upstream, ours
 CONFIG = Path(__file__).parent / "overload.yaml"
 CAPACITY_PER_S = 80.0
 FIRST_MS, EVENTS, EVERY_MS = 300, 10, 10
-#: The load keeps its connections: a client that is refused asks again on the same one.
-NUM_CONNECTIONS = 400
+#: The load keeps its connections, and each is used again within two seconds, before the gateway would close it.
+CONNECTIONS_PER_REQUEST_PER_S, MIN_CONNECTIONS = 0.5, 50
 
 
 class Outcome:
@@ -36,6 +38,7 @@ class Outcome:
     def __init__(self) -> None:
         self.first_byte_s: dict[int, list[float]] = {}
         self.num_broken = 0
+        self.num_unsent = 0
         self.num_without_retry_after = 0
 
     def took(self, status: int, first_byte_s: float, total_s: float, head: bytes) -> None:
@@ -49,6 +52,7 @@ class Outcome:
         return {
             "by_status": {str(status): len(all_took) for status, all_took in sorted(self.first_byte_s.items())},
             "broken": self.num_broken,
+            "unsent": self.num_unsent,
             "refusals_without_retry_after": self.num_without_retry_after,
             "admitted_ttft_p50_ms": _ms(percentile(admitted, 0.5)),
             "admitted_ttft_p99_ms": _ms(percentile(admitted, 0.99)),
@@ -64,20 +68,25 @@ def _ms(seconds: float) -> float | None:
 class Waiting(Client):
     """A connection that sends when it is told to, not when its last answer is there."""
 
-    def __init__(self, load: Load, idle: list[Waiting], outcome: Outcome) -> None:
+    def __init__(self, load: Load, idle: deque[Waiting], outcome: Outcome) -> None:
         super().__init__(load, lambda: None, outcome.took)
-        self._idle_list = idle
+        self._idle = idle
         self.request: bytes | None = None
 
     def _send(self) -> None:
         if self.request is None:  # answered, or just connected
             self._sent = 0.0
-            self._idle_list.append(self)
+            self._idle.append(self)
             return
         request, self.request = self.request, None
         self._head, self._status, self._left, self._tail = b"", 0, None, b""
         self._sent = time.perf_counter()
         self._transport.write(request)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        with suppress(ValueError):
+            self._idle.remove(self)
 
     def ask(self, request: bytes) -> None:
         self.request = request
@@ -89,15 +98,15 @@ class Waiting(Client):
 
 
 async def flood(port: int, per_s: float, duration_s: float) -> Outcome:
-    """Requests at an even rate. One that finds no free connection is not sent; there are enough of them."""
+    """Requests at an even rate. One that finds no free connection is not sent, and counted; there should be enough."""
     host = f"127.0.0.1:{port}"
     request = chat_request(
         host, model="mock", key=KEY, events=EVENTS, every_ms=EVERY_MS, first_ms=FIRST_MS, stream=True
     )
     loop = asyncio.get_running_loop()
-    outcome, load, idle = Outcome(), Load(), list[Waiting]()
+    outcome, load, idle = Outcome(), Load(), deque[Waiting]()
     clients = []
-    for _ in range(NUM_CONNECTIONS):
+    for _ in range(max(MIN_CONNECTIONS, int(CONNECTIONS_PER_REQUEST_PER_S * per_s))):
         _, client = await loop.create_connection(lambda: Waiting(load, idle, outcome), "127.0.0.1", port)
         clients.append(client)
     begun = time.perf_counter()
@@ -105,8 +114,9 @@ async def flood(port: int, per_s: float, duration_s: float) -> Outcome:
     while (now := time.perf_counter() - begun) < duration_s:
         due = int(now * per_s)
         while num_sent < due and idle:
-            idle.pop().ask(request)
+            idle.popleft().ask(request)
             num_sent += 1
+        outcome.num_unsent += due - num_sent
         num_sent = due
         await asyncio.sleep(0.002)
     await asyncio.sleep(1.5)  # the last answers

@@ -27,6 +27,9 @@ from llm_inference.gateway.admission.rules import NO_QUEUE, AdmissionRules
 RETRY_AFTER_S = 1.0
 MAX_RETRY_AFTER_S = 60.0
 DRAIN_RETRY_AFTER_S = 5.0
+#: The part of the time that a request may wait which its expected wait may fill: to be turned away after the wait is
+#: worse than at once.
+EXPECTED_PART = 0.8
 #: How often those who wait for a busy engine are looked at.
 POLL_S = 0.02
 
@@ -61,7 +64,7 @@ class Admission:
         self._clock = clock
         self._in_flight = 0
         self._queue = FairQueue(rules.shares, rules.ageing_s)
-        self._drain_rate = DrainRate()
+        self._drain_rate = DrainRate(max_concurrent_requests)
         self._poll: asyncio.TimerHandle | None = None
         self._draining = False
         self._idle = asyncio.Event()
@@ -229,7 +232,7 @@ class Admission:
         if expected is None or self._in_flight < self._limit:
             return
         left = rules.max_wait_s if visitor.deadline is None else min(rules.max_wait_s, visitor.deadline - now)
-        if expected > left:
+        if expected > EXPECTED_PART * left:
             self._refuse("wait", expected)
 
     def _has_room(self, visitor: Visitor) -> bool:

@@ -1,10 +1,16 @@
-"""How fast places become free, as observed: the source of Retry-After and of who is refused at once."""
+"""When places become free, as observed: the source of Retry-After and of who is refused at once.
+
+While somebody waits, each place that becomes free is taken at once: whoever is in flight came when the last ones left.
+So with `num_places` of them the next to leave has been here since the departure that lies so many back, and stays about
+as long as the last turnover took. Answers of equal length leave in bursts, a turnover apart; by the average rate alone
+one who comes behind a burst would seem to wait little. Where lengths differ it is nearly as good as the rate.
+"""
 
 from __future__ import annotations
 
 from collections import deque
 
-#: Departures that are remembered, and for how long.
+#: Departures that are remembered at least, and for how long.
 _NUM_REMEMBERED = 64
 _WINDOW_S = 30.0
 #: With fewer nobody knows.
@@ -12,13 +18,14 @@ _MIN_DEPARTURES = 4
 
 
 class DrainRate:
-    """Departures per second over the last of them. Times are seconds of the caller's clock.
+    """The last departures, of `num_places` places. Times are seconds of the caller's clock.
 
     Only those count at which somebody could have come in: an idle server's departures are as rare as its visitors.
     """
 
-    def __init__(self) -> None:
-        self._times: deque[float] = deque(maxlen=_NUM_REMEMBERED)
+    def __init__(self, num_places: int) -> None:
+        self._num_places = num_places
+        self._times: deque[float] = deque(maxlen=max(_NUM_REMEMBERED, num_places + 1))
 
     def departed(self, now: float) -> None:
         self._times.append(now)
@@ -43,4 +50,13 @@ class DrainRate:
     def wait_s(self, num_ahead: int, now: float) -> float | None:
         """Until `num_ahead` more have left and one place is free; None: not known."""
         rate = self.per_second(now)
-        return None if rate is None else (num_ahead + 1) / rate
+        if rate is None:
+            return None
+        times, places = self._times, self._num_places
+        if len(times) > places:
+            turnovers, place = divmod(num_ahead, places)
+            turnover_s = times[-1] - times[-1 - places]
+            due = times[place - places] + (turnovers + 1) * turnover_s
+            if due >= now:  # else it is late, and nobody knows how late
+                return due - now
+        return (num_ahead + 1) / rate
