@@ -76,7 +76,14 @@ def make_runner(
     elif name == "compiled":
         from llm_inference.native.runner.compiled_runner import CompiledRunner
 
-        runner = CompiledRunner(directory, spec, dtype=dtype, quantization=quantization, num_threads=available_cpus())
+        runner = CompiledRunner(
+            directory,
+            spec,
+            dtype=dtype,
+            quantization=quantization,
+            kv_cache_dtype=kv_cache_dtype,
+            num_threads=available_cpus(),
+        )
     else:
         from llm_inference.native.runner.openvino_runner import OpenVINORunner
 

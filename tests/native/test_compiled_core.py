@@ -34,11 +34,13 @@ from tests.native.tiny_models import TinyModel, save_tiny
 SPECULATION = SpeculationSetup(num_tokens=4, max_ngram=3, min_ngram=1)
 NUM_REQUESTS = 20
 BITS = {"int8": 8, "int4": 4}
+Quantization = str | None
 
 
-@pytest.fixture(scope="module", params=["int8", "int4"])
-def quantization(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+@pytest.fixture(scope="module", params=["int8", "int4", None], ids=str)
+def quantization(request: pytest.FixtureRequest) -> Quantization:
+    given: Quantization = request.param
+    return given
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +48,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> TinyModel:
     return save_tiny(tmp_path_factory.mktemp("tiny"), "qwen2")
 
 
-def compiled_core(model: TinyModel, quantization: str, *, num_threads: int = 2, **options: Any) -> EngineCore:
+def compiled_core(model: TinyModel, quantization: Quantization, *, num_threads: int = 2, **options: Any) -> EngineCore:
     runner = CompiledRunner(
         model.directory,
         ModelSpec.from_directory(model.directory),
@@ -63,7 +65,7 @@ def said(outcomes: list[Outcome]) -> list[Any]:
 
 
 @pytest.fixture(scope="module")
-def alone(model: TinyModel, quantization: str) -> dict[str, list[Outcome]]:
+def alone(model: TinyModel, quantization: Quantization) -> dict[str, list[Outcome]]:
     """Each by itself: one thread, no guesses, no prefix cache, prompts in one piece."""
     core = compiled_core(model, quantization, num_threads=1, prefix_caching=False)
     return {str(number): run(core, [varied(number)])[str(number)] for number in range(NUM_REQUESTS)}
@@ -95,7 +97,7 @@ def varied(number: int) -> CoreRequest:
     ids=["room", "pressure", "pressure-without-prefix-cache", "guesses", "guesses-under-pressure"],
 )
 def test_every_request_says_what_it_says_alone(
-    model: TinyModel, quantization: str, alone: dict[str, list[Outcome]], options: dict[str, Any]
+    model: TinyModel, quantization: Quantization, alone: dict[str, list[Outcome]], options: dict[str, Any]
 ) -> None:
     core = compiled_core(model, quantization, **options)
     together = run(core, [varied(number) for number in range(NUM_REQUESTS)])
@@ -111,7 +113,9 @@ def test_every_request_says_what_it_says_alone(
         assert [one.finish_reason for one in together[number]] == [one.finish_reason for one in expected]
 
 
-def test_greedy_answers_are_those_of_the_rounded_weights(model: TinyModel, quantization: str, tmp_path: Path) -> None:
+def test_greedy_answers_are_those_of_the_rounded_weights(
+    model: TinyModel, quantization: Quantization, tmp_path: Path
+) -> None:
     """Teacher-forced: each token is the best of the reference, or as good as that within what rounding moves."""
     rounded = TinyModel(tmp_path, type(model.reference)(model.reference.config).eval())
     with torch.no_grad():
@@ -119,8 +123,9 @@ def test_greedy_answers_are_those_of_the_rounded_weights(model: TinyModel, quant
             rounded.reference.named_parameters(), model.reference.parameters(), strict=True
         ):
             # The embedding and the head are in 8 bits in either case.
-            bits = 8 if "embed" in name or "lm_head" in name else BITS[quantization]
-            ours.copy_(round_weight(theirs, bits).widen(theirs.shape[1]) if theirs.dim() == 2 else theirs)
+            bits = 8 if "embed" in name or "lm_head" in name else BITS.get(quantization or "", 0)
+            is_rounded = quantization is not None and theirs.dim() == 2
+            ours.copy_(round_weight(theirs, bits).widen(theirs.shape[1]) if is_rounded else theirs)
     requests = [make_request(str(size), random_tokens(size, seed=size), max_tokens=24) for size in (1, 7, 33, 70)]
     answers = run(compiled_core(model, quantization), requests)
     num_equal = num_tokens = 0
@@ -137,7 +142,7 @@ def test_greedy_answers_are_those_of_the_rounded_weights(model: TinyModel, quant
 
 
 def test_an_aborted_request_leaves_the_others_as_they_are(
-    model: TinyModel, quantization: str, alone: dict[str, list[Outcome]]
+    model: TinyModel, quantization: Quantization, alone: dict[str, list[Outcome]]
 ) -> None:
     core = compiled_core(model, quantization)
     kept, dropped = varied(4), make_request("dropped", random_tokens(60, seed=2), max_tokens=100)
@@ -157,7 +162,7 @@ def test_an_aborted_request_leaves_the_others_as_they_are(
     assert stats.num_free_kv_blocks == stats.num_kv_blocks
 
 
-def test_choices_that_fork_share_blocks_and_then_part(model: TinyModel, quantization: str) -> None:
+def test_choices_that_fork_share_blocks_and_then_part(model: TinyModel, quantization: Quantization) -> None:
     """A prompt that ends within a block: the block is copied, scales and all, when the first choice writes into it."""
     rng = random.Random(3)
     prompt = random_tokens(rng.choice([45, 50]), seed=3)

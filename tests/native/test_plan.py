@@ -31,7 +31,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def has_openvino(monkeypatch: pytest.MonkeyPatch, version: str | None, kernels: str | None = "no C compiler") -> None:
-    machine = Machine("x86_64", frozenset({"avx2", "avx512_vnni"}), version, lambda: kernels)
+    machine = Machine("x86_64", frozenset({"avx2", "avx512f", "avx512_vnni"}), version, lambda: kernels)
     monkeypatch.setattr(Machine, "this", classmethod(lambda cls: machine))
 
 
@@ -73,7 +73,7 @@ def test_the_runner_decides_the_block_size(
 ) -> None:
     caplog.set_level(logging.INFO)
     assert plan(default_model_dir).setup.runner == "torch"
-    assert "runner: torch, because the package openvino" in caplog.text
+    assert "runner: torch, because the compiled runner is not to be had: no C compiler; the package" in caplog.text
     has_openvino(monkeypatch, "2026.4.1")
     setup = plan(default_model_dir).setup
     assert (setup.runner, setup.block_size) == ("openvino", 32)
@@ -82,6 +82,10 @@ def test_the_runner_decides_the_block_size(
     for options in ({"runner": "torch"}, {"block_size": 16}, {"quantization": "int4"}):
         setup = plan(default_model_dir, **options).setup
         assert (setup.runner, setup.block_size) == ("torch", 16)
+    has_openvino(monkeypatch, "2026.4.1", None)
+    setup = plan(default_model_dir).setup
+    assert (setup.runner, setup.block_size) == ("compiled", 32)
+    assert setup.num_kv_blocks == 4 * GIB // (32 * 46_080)
 
 
 @pytest.mark.parametrize("quantization", ["int8", "int4"])
@@ -180,8 +184,8 @@ def test_a_plan_survives_being_written_down(default_model_dir: Path) -> None:
         ({"attention": "flash_attn"}, ConfigError, "attention: flash_attn .* the device is cpu"),
         ({"cuda_graphs": True}, ConfigError, "cuda_graphs: true .* the device is cpu"),
         ({"runner": "openvino"}, ConfigError, "openvino 2026.4 is not installed"),
-        ({"runner": "compiled"}, ConfigError, "this model is to be in float32"),
-        ({"runner": "compiled", "quantization": "int8"}, ConfigError, "no C compiler"),
+        ({"runner": "compiled"}, ConfigError, "no C compiler"),
+        ({"runner": "compiled", "dtype": "float16"}, ConfigError, "is to be in float16"),
         ({"kv_cache_dtype": "int8"}, ConfigError, "kv_cache_dtype: int8 cannot be had"),
         ({"device": "tpu"}, ConfigError, "'tpu' is unknown"),
         ({"max_model_len": 10_000}, ConfigError, "at most 8192"),

@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from llm_inference.engine.types import ChatPrompt, SamplingParams
 from llm_inference.llm import LLM, RequestOutput
+from llm_inference.native.runner.compiled.build import obstacle
 from tests.parity.prompts import parity_prompts
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
@@ -67,13 +68,15 @@ def references(default_model_dir: Path, prompts: list[str]) -> list[Reference]:
 
 @pytest.fixture(
     scope="module",
-    params=[("openvino", True), ("openvino", False), ("torch", True), ("torch", False)],
+    params=[(runner, cached) for runner in ("compiled", "openvino", "torch") for cached in (True, False)],
     ids=lambda param: f"{param[0]}-{'prefix-cache' if param[1] else 'no-prefix-cache'}",
 )
 def llm(request: pytest.FixtureRequest, default_model_dir: Path) -> Iterator[LLM]:
     runner, enable_prefix_caching = request.param
     if runner == "openvino":
         pytest.importorskip("openvino", reason="the extra `cpu` is not installed")
+    if runner == "compiled" and obstacle() is not None:
+        pytest.skip("there is no C compiler")
     with LLM(
         str(default_model_dir),
         runner=runner,

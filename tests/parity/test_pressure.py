@@ -59,24 +59,30 @@ def cases(repository: Path) -> list[Case]:
     return cases
 
 
-@pytest.fixture(scope="module", params=["openvino", "torch", "compiled"])
-def runner(request: pytest.FixtureRequest) -> RunnerName:
+@pytest.fixture(scope="module", params=["openvino", "torch", "compiled", "compiled int8"])
+def kind(request: pytest.FixtureRequest) -> str:
     if request.param == "openvino":
         pytest.importorskip("openvino", reason="the extra `cpu` is not installed")
-    if request.param == "compiled" and obstacle() is not None:
+    if request.param.startswith("compiled") and obstacle() is not None:
         pytest.skip("there is no C compiler")
-    name: RunnerName = request.param
-    return name
-
-
-def options_of(runner: RunnerName) -> dict[str, Any]:
-    """What makes the runner the one that runs."""
-    return {"runner": runner, "precision": "int8" if runner == "compiled" else "float32"}
+    return str(request.param)
 
 
 @pytest.fixture(scope="module")
-def alone(default_model_dir: Path, cases: list[Case], runner: RunnerName) -> list[RequestOutput]:
-    options = {**options_of(runner), "max_model_len": 512, "max_num_seqs": 4, "enable_prefix_caching": False}
+def runner(kind: str) -> RunnerName:
+    name: Any = kind.split()[0]
+    return name  # type: ignore[no-any-return]
+
+
+def options_of(kind: str) -> dict[str, Any]:
+    """What makes the runner the one that runs."""
+    runner, _, precision = kind.partition(" ")
+    return {"runner": runner, "precision": precision or "float32"}
+
+
+@pytest.fixture(scope="module")
+def alone(default_model_dir: Path, cases: list[Case], kind: str) -> list[RequestOutput]:
+    options = {**options_of(kind), "max_model_len": 512, "max_num_seqs": 4, "enable_prefix_caching": False}
     with LLM(str(default_model_dir), progress=False, kv_cache_memory=2**28, **options) as llm:
         outputs = [output for case in cases for output in llm.generate(case.prompt, case.sampling)]
         assert llm._core.stats().num_preemptions == 0
@@ -84,12 +90,10 @@ def alone(default_model_dir: Path, cases: list[Case], runner: RunnerName) -> lis
 
 
 @pytest.fixture(scope="module")
-def crowded(
-    default_model_dir: Path, cases: list[Case], runner: RunnerName
-) -> Iterator[tuple[list[RequestOutput], EngineStats]]:
+def crowded(default_model_dir: Path, cases: list[Case], kind: str) -> Iterator[tuple[list[RequestOutput], EngineStats]]:
     """All at once, with unseeded neighbours, in a pool that holds a few of them; and the engine's figures after it."""
     # Keys and values, layers, KV heads, head size in float32; or in 8 bits with a scale and a minimum.
-    token_bytes = 2 * 30 * 3 * (64 + 8 if runner == "compiled" else 64 * 4)
+    token_bytes = 2 * 30 * 3 * (64 + 8 if kind == "compiled int8" else 64 * 4)
     unseeded = SamplingParams(temperature=1.0, max_tokens=NUM_TOKENS, ignore_eos=True)
     every = len(cases) // NUM_UNSEEDED
     batch: list[Case] = []
@@ -100,7 +104,7 @@ def crowded(
     with LLM(
         str(default_model_dir),
         progress=False,
-        **options_of(runner),
+        **options_of(kind),
         kv_cache_memory=POOL_TOKENS * token_bytes,
         max_model_len=256,
         max_num_seqs=16,

@@ -177,6 +177,7 @@ def _compiled(
         spec,
         dtype=dtype,
         quantization=setup.quantization,
+        kv_cache_dtype=setup.kv_cache_dtype,
         num_threads=num_threads,
         clock=clock,
     )

@@ -240,6 +240,8 @@ def memory_needs(
 
 def compiled_weight_bytes(spec: ModelSpec, quantization: str | None) -> int:
     """Bounds what the compiled runner packs: scales beside each group, both ends in 8 bits, one of them where tied."""
+    if quantization is None:
+        return spec.weight_bytes("float32")
     ends = spec.vocab_size * spec.hidden_size * (1 if spec.tie_word_embeddings else 2)
     in_8_bits, in_4_bits = 1 + 4 / 64, 1 / 2 + 4 / 32
     inner = in_4_bits if quantization == "int4" else in_8_bits

@@ -25,6 +25,11 @@ from tests.native.runner.test_runners import step_of
 from tests.native.tiny_models import save_tiny
 
 QUANTIZATIONS = ("int8", "int4")
+WITH_FLOATS: tuple[dict[str, Any], ...] = (
+    {"quantization": None},
+    {"quantization": None, "kv_cache_dtype": "int8"},
+    {"quantization": "int8", "kv_cache_dtype": "float32"},
+)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -35,18 +40,23 @@ def _library() -> None:
         pytest.skip(error.message)
 
 
-def runner_on(directory: Path, quantization: str | None = "int8", num_threads: int = 1) -> CompiledRunner:
+def runner_on(
+    directory: Path, quantization: str | None = "int8", num_threads: int = 1, **options: Any
+) -> CompiledRunner:
     return CompiledRunner(
         directory,
         ModelSpec.from_directory(directory),
         dtype=torch.float32,
         quantization=quantization,
         num_threads=num_threads,
+        **options,
     )
 
 
-def pager_on(directory: Path, quantization: str = "int8", num_threads: int = 1, num_blocks: int = 48) -> Pager:
-    return Pager(runner_on(directory, quantization, num_threads), block_size=32, num_blocks=num_blocks)
+def pager_on(
+    directory: Path, quantization: str | None = "int8", num_threads: int = 1, num_blocks: int = 48, **options: Any
+) -> Pager:
+    return Pager(runner_on(directory, quantization, num_threads, **options), block_size=32, num_blocks=num_blocks)
 
 
 def assert_near(ours: torch.Tensor, reference: torch.Tensor) -> None:
@@ -104,13 +114,13 @@ def test_long_contexts_and_windows(
     assert_near(ours, rounded_reference(tmp_path, "int8", monkeypatch, "mistral").logits(token_ids))
 
 
-@pytest.mark.parametrize("quantization", QUANTIZATIONS)
+@pytest.mark.parametrize("options", [{"quantization": "int8"}, {"quantization": "int4"}, *WITH_FLOATS], ids=str)
 @pytest.mark.parametrize("window", [None, 40, 150])
 def test_a_token_gets_the_same_bits_alone_in_company_and_in_any_chunk(
-    window: int | None, quantization: str, tmp_path: Path
+    window: int | None, options: dict[str, Any], tmp_path: Path
 ) -> None:
     save_tiny(tmp_path, "mistral", sliding_window=window, max_position_embeddings=1024, hidden_size=96)
-    pager = pager_on(tmp_path, quantization, num_threads=2, num_blocks=160)
+    pager = pager_on(tmp_path, num_threads=2, num_blocks=160, **options)
     lengths = (1, 2, 31, 64, 130, 300, 410)
     sequences = [pager.add(random_tokens(length + 3, seed=length)) for length in lengths]
     alone = [pager.run(sequence.token_ids) for sequence in sequences]
@@ -124,10 +134,11 @@ def test_a_token_gets_the_same_bits_alone_in_company_and_in_any_chunk(
         assert torch.equal(pager.run(sequences[-1].token_ids, *cuts), alone[-1])
 
 
-def test_the_number_of_threads_changes_no_bit(tmp_path: Path) -> None:
+@pytest.mark.parametrize("quantization", ["int8", None])
+def test_the_number_of_threads_changes_no_bit(quantization: str | None, tmp_path: Path) -> None:
     save_tiny(tmp_path, intermediate_size=200)
     token_ids = random_tokens(200, seed=23)
-    first, *others = [pager_on(tmp_path, num_threads=n).run(token_ids, 150, 151) for n in (1, 2, 3, 5)]
+    first, *others = [pager_on(tmp_path, quantization, n).run(token_ids, 150, 151) for n in (1, 2, 3, 5)]
     for other in others:
         assert torch.equal(first, other)
 
@@ -147,16 +158,8 @@ def test_kernels_for_other_machines_compute_the_same(flags: tuple[str, ...], tmp
         np.testing.assert_allclose(product[0, 1::2], 64, rtol=1e-3)
     save_tiny(tmp_path, "mistral", sliding_window=100, max_position_embeddings=1024, intermediate_size=200)
     token_ids = random_tokens(300, seed=24)
-    for quantization in QUANTIZATIONS:
-        runner = CompiledRunner(
-            tmp_path,
-            ModelSpec.from_directory(tmp_path),
-            dtype=torch.float32,
-            quantization=quantization,
-            num_threads=2,
-            library=tmp_path / "step.so",
-        )
-        pager = Pager(runner, block_size=32, num_blocks=48)
+    for quantization in (*QUANTIZATIONS, None):
+        pager = pager_on(tmp_path, quantization, num_threads=2, library=tmp_path / "step.so")
         whole = pager.run(token_ids)
         assert torch.equal(pager.run(token_ids, 200, 201), whole)
         assert_near(whole, pager_on(tmp_path, quantization).run(token_ids))
@@ -172,6 +175,39 @@ def test_blocks_are_shared_and_copied(tmp_path: Path) -> None:
     copied = pager.step([(child, 60, 61)], copies=[(parent.table[1], destination)])[0]
     decoded = torch.cat([copied, pager.step([(child, 61, 62)])[0]])
     assert torch.equal(decoded, pager.run(child.token_ids)[60:])
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        {"hidden_size": 72, "intermediate_size": 100, "head_dim": 16},
+        {"head_dim": 80, "intermediate_size": 40},
+        {"head_dim": 128, "num_attention_heads": 2, "num_key_value_heads": 1},
+        {"num_attention_heads": 32, "num_key_value_heads": 1, "head_dim": 52},
+        {"head_dim": 4, "hidden_size": 32},
+    ],
+    ids=lambda shape: ", ".join(f"{key} {value}" for key, value in shape.items()),
+)
+@pytest.mark.parametrize("window", [None, 5, 150])
+def test_float32_is_transformers_own_in_long_contexts_and_odd_shapes(
+    shape: dict[str, int], window: int | None, tmp_path: Path
+) -> None:
+    tiny = save_tiny(tmp_path, "mistral", sliding_window=window, max_position_embeddings=1024, **shape)
+    token_ids = random_tokens(430, seed=27)
+    expected = tiny.logits(token_ids)
+    ours = pager_on(tmp_path, None, num_threads=2).run(token_ids, 300, 301, 304, 429)
+    torch.testing.assert_close(ours, expected, atol=2e-4, rtol=2e-4)
+    rounded = pager_on(tmp_path, None, num_threads=2, kv_cache_dtype="int8").run(token_ids, 300, 301, 304, 429)
+    assert (rounded - expected).abs().max() < 0.05 * expected.abs().max()
+
+
+def test_a_float32_cache_under_rounded_weights(tmp_path: Path) -> None:
+    save_tiny(tmp_path)
+    token_ids = random_tokens(90, seed=28)
+    pager = pager_on(tmp_path, "int8", kv_cache_dtype="float32")
+    assert pager.runner.kv_block_bytes == 2 * 2 * 2 * 32 * 16 * 4
+    exact, rounded = pager.run(token_ids, 60, 61), pager_on(tmp_path, "int8").run(token_ids, 60, 61)
+    assert 0 < (exact - rounded).abs().max() < 0.05 * exact.abs().max()
 
 
 @pytest.mark.parametrize("filling", [0, 255])
@@ -224,8 +260,8 @@ def test_refusals(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedModelError, match="'mish' is not known"):
         runner_on(tmp_path / "a")
     save_tiny(tmp_path / "b")
-    with pytest.raises(UnsupportedModelError, match=r"weights in int8, int4, not unquantized ones; set `runner: open"):
-        runner_on(tmp_path / "b", None)
+    with pytest.raises(UnsupportedModelError, match=r"weights in float32, int8 and int4, not fp8; set `runner: open"):
+        runner_on(tmp_path / "b", "fp8")
     config = tmp_path / "b" / "config.json"
     config.write_text(config.read_text().replace('"num_hidden_layers": 2', '"num_hidden_layers": 3'))
     with pytest.raises(SourceError, match=r"the weights lack model\.layers\.2\."):

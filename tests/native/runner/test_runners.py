@@ -188,7 +188,7 @@ def test_the_core_gives_the_same_tokens_on_each(tmp_path: Path) -> None:
         again = run(core, [make_request("again", prompts[0], max_tokens=20, min_tokens=20)])
         assert again["again"][0].num_cached_tokens == 64
         outcomes[name] = {key: [choice.token_ids for choice in value] for key, value in (first | again).items()}
-    assert outcomes["openvino"] == outcomes["torch"]
+    assert outcomes["openvino"] == outcomes["compiled"] == outcomes["torch"]
     greedy = prompts[1]
     for token in outcomes["torch"]["1"][0]:
         assert token == int(tiny.logits(greedy)[-1].argmax())

@@ -1,7 +1,7 @@
 """Which runner computes a decoder, and the reason that the log says. Torch-free, and imports no runner.
 
-    compiled   CPUs, weights of 8 or 4 bits: our own kernels, compiled for the CPU that they run on
-    openvino   CPUs, floating point, and 8 bits where there is no C compiler
+    compiled   CPUs, weights of 8 or 4 bits and float32: our own kernels, compiled for the CPU that they run on
+    openvino   CPUs, bfloat16, and float32 and 8 bits where our kernels are slower or there is no C compiler
     torch      everything else, and the reference
 
 Decided before a core is started, since a runner has a say in the size of KV blocks, and so in the size of the cache.
@@ -30,7 +30,7 @@ BLOCK_SIZES: Final[dict[RunnerName, int]] = {"torch": 16, "openvino": 32, "compi
 OPENVINO_RELEASE: Final = (2026, 4)
 _LLAMA_FAMILY: Final = ("llama", "mistral", "qwen2")
 _OPENVINO_QUANTIZATIONS: Final = (None, "int8")
-_COMPILED_QUANTIZATIONS: Final = ("int8", "int4")
+_COMPILED_QUANTIZATIONS: Final = (None, "int8", "int4")
 _X86: Final = ("x86_64", "AMD64")
 _MACHINES: Final = (*_X86, "aarch64", "arm64")
 #: CPU features that openvino computes in bfloat16 with.
@@ -38,6 +38,8 @@ _BFLOAT16: Final = frozenset({"avx512_bf16", "amx_bf16"})
 #: CPU features that multiply bytes. Without them the compiled runner is slower than openvino in int8 (28 ms where that
 #: takes 10, one sequence of the default model); in int4 it is faster than torch all the same (11 ms, 65 ms).
 _BYTE_PRODUCTS: Final = frozenset({"avx512_vnni", "avx_vnni"})
+#: What our kernels in float32 are the faster ones with.
+_WIDE_VECTORS: Final = "avx512f"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,7 @@ def runner_states(machine: Machine, kernels: str) -> dict[RunnerName, str]:
     )
     openvino = next(_openvino_obstacles(wanted, machine), None)
     return {
-        "compiled": f"{' and '.join(_COMPILED_QUANTIZATIONS)}; {kernels}",
+        "compiled": f"float32, int8 and int4; {kernels}",
         "openvino": openvino or f"float32, bfloat16 and int8; ready: version {machine.openvino}",
         "torch": "everything else; ready",
     }
@@ -114,13 +116,13 @@ def choose_runner(requested: Literal["auto"] | RunnerName, wanted: Wanted, machi
 
 def _candidates(wanted: Wanted) -> tuple[RunnerName, ...]:
     """The fastest first."""
-    return ("openvino", "torch") if wanted.quantization is None else ("compiled", "openvino", "torch")
+    return ("compiled", "openvino", "torch")
 
 
 def _why(name: RunnerName, machine: Machine) -> Iterator[str]:
     """Of torch its obstacles' reasons say it: it is what is left."""
     if name == "compiled":
-        yield "it is the fastest one for quantized weights on this CPU"
+        yield "it is the fastest one on this CPU"
     if name == "openvino":
         yield f"it is the faster one on a CPU, and openvino {machine.openvino} is installed"
 
@@ -129,8 +131,9 @@ def _compiled_obstacles(wanted: Wanted, machine: Machine) -> Iterator[str]:
     """Why the compiled runner cannot be taken, the most telling reason first."""
     if wanted.device != "cpu":
         yield f"the compiled runner runs on CPUs, and the device is {wanted.device}"
-    if wanted.quantization not in _COMPILED_QUANTIZATIONS:
-        known = " and ".join(_COMPILED_QUANTIZATIONS)
+    whole = wanted.quantization is None
+    if wanted.quantization not in _COMPILED_QUANTIZATIONS or (whole and wanted.precision != "float32"):
+        known = "float32, int8 and int4"
         yield f"the compiled runner has weights in {known}, and this model is to be in {_said(wanted)}"
     yield from _model_obstacles("the compiled runner", wanted)
     if wanted.head_dim % HEAD_DIM_STEP or wanted.head_dim > MAX_HEAD_DIM:
@@ -138,8 +141,6 @@ def _compiled_obstacles(wanted: Wanted, machine: Machine) -> Iterator[str]:
         yield f"the compiled runner has heads of {most} dimensions, and this model's are of {wanted.head_dim}"
     if wanted.precision not in ("float32", "bfloat16"):
         yield f"the compiled runner computes in float32 between products, not in {wanted.precision}"
-    if wanted.kv_cache_dtype == "float32":
-        yield "the compiled runner keeps keys and values in 8 bits, and kv_cache_dtype is float32"
     yield from _block_obstacles("compiled", "the compiled runner", wanted)
     obstacle = machine.kernels()
     if obstacle is not None:
@@ -147,6 +148,10 @@ def _compiled_obstacles(wanted: Wanted, machine: Machine) -> Iterator[str]:
 
 
 def _slower(wanted: Wanted, machine: Machine) -> Iterator[str]:
+    if machine.architecture not in _X86:
+        yield f"the compiled runner has been measured on x86 alone, and this machine is {machine.architecture}"
+    if wanted.quantization is None and _WIDE_VECTORS not in machine.cpu_flags:
+        yield "the compiled runner is not the faster one in float32 on a CPU without AVX-512"
     if wanted.quantization == "int8" and not machine.cpu_flags & _BYTE_PRODUCTS:
         yield "the compiled runner is not the faster one in int8 on a CPU that does not multiply bytes (VNNI)"
 

@@ -1,4 +1,4 @@
-"""The runner for quantized weights on CPUs: a step is one call into our own C kernels, over a KV cache of 8 bits.
+"""The runner of our own C kernels on CPUs: a step is one call into them, with weights in 8 or 4 bits or in float32.
 
 A token's result does not depend on the rest of the batch, to the bit: see `compiled/step.h`. The library releases the
 interpreter while it computes.
@@ -20,11 +20,13 @@ from llm_inference.native.batch import ModelInput
 from llm_inference.native.checkpoint import Checkpoint
 from llm_inference.native.loader import fill_slots, out_of_memory_explained, read_config, refuse_quantized
 from llm_inference.native.models.llama import layer_windows
-from llm_inference.native.runner.choice import BLOCK_SIZES
+from llm_inference.native.runner.choice import BLOCK_SIZES, KVCacheDType
 from llm_inference.native.runner.compiled.build import find_or_build
 from llm_inference.native.runner.compiled.library import Library
 from llm_inference.native.runner.compiled.packed_model import PackedModel
+from llm_inference.native.runner.compiled.packing import FLOAT_BITS
 from llm_inference.native.runner.compiled.step_arrays import StepArrays
+from llm_inference.native.runner.kv_format import kv_format
 from llm_inference.native.runner.llama_weights import LlamaWeights
 from llm_inference.native.stage_clock import StageClock
 
@@ -32,9 +34,8 @@ logger = logging.getLogger(__name__)
 
 BLOCK_SIZE: Final = BLOCK_SIZES["compiled"]
 #: Bits of a weight, by `quantization`.
-BITS: Final = {"int8": 8, "int4": 4}
-#: Bytes of a scale and a minimum, kept beside each token's key and value.
-_EXTRA_BYTES: Final = 8
+BITS: Final = {None: FLOAT_BITS, "int8": 8, "int4": 4}
+_CACHE_BITS: Final = {"uint8": 8, "float32": FLOAT_BITS}
 
 _CPU = torch.device("cpu")
 
@@ -49,22 +50,23 @@ class CompiledRunner:
         *,
         dtype: torch.dtype,
         quantization: str | None,
+        kv_cache_dtype: KVCacheDType = "auto",
         num_threads: int,
         progress: bool = False,
         clock: StageClock | None = None,
         library: Path | None = None,
     ) -> None:
-        """Load and pack. `quantization`: "int8" or "int4"; what is not quantized is float32, whatever `dtype` says.
+        """Load and pack. `quantization`: "int8", "int4" or None; what is not rounded is float32, whatever `dtype` says.
 
         `library`: instead of the one that is found or built. Raises as `load_model` does, and `StartupError` when
         there is no library.
         """
-        bits = BITS.get(quantization or "")
-        if bits is None:
+        if quantization not in BITS:
             raise UnsupportedModelError(
-                f"the compiled runner has weights in {', '.join(BITS)}, not {quantization or 'unquantized ones'}; set "
-                "`runner: openvino` or `torch`"
+                f"the compiled runner has weights in float32, {' and '.join(filter(None, BITS))}, not {quantization}; "
+                "set `runner: openvino` or `torch`"
             )
+        kv = kv_format("compiled", "float32", quantization, kv_cache_dtype)
         clock = clock or StageClock()
         refuse_quantized(directory, spec)
         config = read_config(directory)
@@ -73,15 +75,16 @@ class CompiledRunner:
         with out_of_memory_explained(directory, spec, _CPU):
             weights = LlamaWeights(spec)
             fill_slots(weights, Checkpoint(directory), progress=progress)
-            self._packed = PackedModel(spec, config, weights, bits)
+            self._packed = PackedModel(spec, config, weights, BITS[quantization], _CACHE_BITS[kv.dtype])
             self._native = loaded.create(self._packed.model, num_threads)
         clock.end("weights")
         self._arrays = StepArrays(spec.vocab_size, spec.hidden_size)
         self._cache: PagedKV | None = None
+        self._kv_dtype: torch.dtype = getattr(torch, kv.dtype)
         self._shape = AttentionShape(
             num_heads=spec.num_heads,
             num_kv_heads=spec.num_kv_heads,
-            head_dim=spec.head_dim + _EXTRA_BYTES,
+            head_dim=kv.width(spec.head_dim),
             scale=spec.head_dim**-0.5,
             windows=layer_windows(spec, config),
         )
@@ -92,18 +95,18 @@ class CompiledRunner:
             directory.name,
             spec.num_parameters,
             self.weight_bytes / 2**20,
-            quantization,
+            quantization or "float32",
             loaded.instruction_set,
         )
 
     @property
     def kv_block_bytes(self) -> int:
-        return self._shape.kv_bytes(BLOCK_SIZE, torch.uint8)
+        return self._shape.kv_bytes(BLOCK_SIZE, self._kv_dtype)
 
     def allocate_kv_cache(self, num_blocks: int) -> None:
         """Once, before the first `execute`. Raises `OutOfMemoryError`."""
         assert self._cache is None, "the KV cache is allocated once"
-        self._cache = PagedKV(self._shape, num_blocks, BLOCK_SIZE, torch.uint8, _CPU)
+        self._cache = PagedKV(self._shape, num_blocks, BLOCK_SIZE, self._kv_dtype, _CPU)
         self._native.set_cache(self._cache.data.data_ptr(), num_blocks)
 
     @torch.inference_mode()

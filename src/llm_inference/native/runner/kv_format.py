@@ -46,9 +46,11 @@ def kv_format(
 
     Each token has its own scale in each head: what it becomes does not depend on its company or on chunks.
     """
-    if runner == "compiled" or kv_cache_dtype == "int8":
+    eight_bit = kv_cache_dtype == "int8" or (quantization is not None and kv_cache_dtype == "auto")
+    if runner == "compiled":
+        return KVFormat("uint8", _SCALE_BYTES) if eight_bit else KVFormat("float32")
+    if kv_cache_dtype == "int8":
         return KVFormat("uint8", _SCALE_BYTES)
-    eight_bit = runner == "openvino" and quantization is not None and kv_cache_dtype == "auto"
-    if eight_bit and (architecture or platform.machine()) in _EIGHT_BIT_MACHINES:
+    if runner == "openvino" and eight_bit and (architecture or platform.machine()) in _EIGHT_BIT_MACHINES:
         return KVFormat("uint8", _SCALE_BYTES)
     return KVFormat(precision)

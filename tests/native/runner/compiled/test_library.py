@@ -16,7 +16,15 @@ import torch
 from llm_inference.errors import EngineError, OutOfMemoryError, StartupError, UnsupportedModelError
 from llm_inference.native.runner.compiled.library import Library, Matrix, Model
 from llm_inference.native.runner.compiled.memory import Region
-from llm_inference.native.runner.compiled.packing import GROUP_SIZES, ROUNDED_GROUP, Rounded, pack, round_weight
+from llm_inference.native.runner.compiled.packing import (
+    FLOAT_BITS,
+    GROUP_SIZES,
+    ROUNDED_GROUP,
+    Rounded,
+    float_panels,
+    pack,
+    round_weight,
+)
 
 Array = npt.NDArray[np.float32]
 
@@ -35,6 +43,18 @@ def multiply(library: Library, rounded: Rounded, ins: int, x: Array, bias: Array
         ins=ins,
         bits=8 if rounded.minima is None else 4,
     )
+    out = np.full((len(x), outs), np.nan, np.float32)
+    library.multiply(matrix, x.ctypes.data, len(x), out.ctypes.data)
+    return out
+
+
+def multiply_floats(library: Library, weight: torch.Tensor, x: Array, bias: Array | None = None) -> Array:
+    panels = float_panels(weight)
+    kept = Region(panels.nbytes).put(panels)
+    outs, ins = weight.shape
+    padded = np.zeros(-(-outs // 32) * 32, np.float32)
+    padded[:outs] = 0 if bias is None else bias
+    matrix = Matrix(panels=kept.data_ptr(), bias=padded.ctypes.data, outs=outs, ins=ins, bits=FLOAT_BITS)
     out = np.full((len(x), outs), np.nan, np.float32)
     library.multiply(matrix, x.ctypes.data, len(x), out.ctypes.data)
     return out
@@ -76,6 +96,35 @@ def test_products_are_those_of_whole_numbers(library: Library, bits: int, shape:
         tolerance = 1e-5 * np.abs(expected).max() + 1e-6
         np.testing.assert_allclose(multiply(library, rounded, ins, x), expected, rtol=0, atol=tolerance)
         np.testing.assert_allclose(multiply(library, rounded, ins, x, bias), expected + bias, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("shape", [(32, 64), (16, 32), (101, 64), (70, 130), (64, 96), (33, 1000), (1, 1)])
+def test_products_with_floats(library: Library, shape: tuple[int, int]) -> None:
+    generator = np.random.default_rng(shape[0])
+    weight = generator.normal(size=shape).astype(np.float32)
+    bias = generator.normal(size=shape[0]).astype(np.float32)
+    x = generator.normal(size=(300, shape[1])).astype(np.float32)
+    expected = x.astype(np.float64) @ weight.T.astype(np.float64) + bias
+    # As many roundings as there are products, each of at most half a unit in the last place.
+    tolerance = 6e-8 * shape[1] * np.abs(x).max() * np.abs(weight).max() + 1e-6
+    together = multiply_floats(library, torch.from_numpy(weight), x, bias)
+    np.testing.assert_allclose(together, expected, rtol=0, atol=tolerance)
+    for num_tokens in (1, 2, 3, 5, 11, 12, 13, 24, 25, 37, 100):
+        some = np.ascontiguousarray(x[-num_tokens:])
+        np.testing.assert_array_equal(
+            multiply_floats(library, torch.from_numpy(weight), some, bias), together[-num_tokens:]
+        )
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_floats_that_are_no_numbers_spoil_their_token_and_no_other(library: Library, value: float) -> None:
+    weight = torch.from_numpy(np.random.default_rng(4).normal(size=(40, 96)).astype(np.float32))
+    x = np.ones((30, 96), np.float32)
+    expected = multiply_floats(library, weight, x)
+    x[7, 50] = value
+    out = multiply_floats(library, weight, x)
+    assert not np.isfinite(out[7]).any()
+    np.testing.assert_array_equal(np.delete(out, 7, 0), np.delete(expected, 7, 0))
 
 
 @pytest.mark.parametrize("bits", [8, 4])
@@ -127,7 +176,7 @@ def test_a_fork_ends_without_the_threads_that_it_does_not_have(library: Library)
 import os, sys
 from pathlib import Path
 from llm_inference.native.runner.compiled.library import Library, Model
-model = Model(hidden_size=64, inner_size=64, num_heads=2, num_kv_heads=1, head_dim=64)
+model = Model(hidden_size=64, inner_size=64, num_heads=2, num_kv_heads=1, head_dim=64, cache_bits=8)
 native = Library(Path(sys.argv[1])).create(model, 3)
 child = os.fork()
 native.close()
@@ -142,9 +191,10 @@ def test_it_says_what_it_was_compiled_for(library: Library) -> None:
     assert library.instruction_set in {"avx512-vnni", "avx512", "avx-vnni", "avx2", "generic"}
 
 
-@pytest.mark.parametrize("head_dim", [18, 260])
-def test_heads_that_it_cannot_do(library: Library, head_dim: int) -> None:
-    model = Model(num_layers=1, hidden_size=64, inner_size=64, num_heads=2, num_kv_heads=1, head_dim=head_dim)
+@pytest.mark.parametrize(("head_dim", "cache_bits"), [(18, 8), (260, 8), (18, 32), (260, 32)])
+def test_heads_that_it_cannot_do(library: Library, head_dim: int, cache_bits: int) -> None:
+    sizes = {"num_layers": 1, "hidden_size": 64, "inner_size": 64, "num_heads": 2, "num_kv_heads": 1}
+    model = Model(**sizes, head_dim=head_dim, cache_bits=cache_bits)
     with pytest.raises(UnsupportedModelError, match=f"heads of {head_dim} dimensions .*runner: torch"):
         library.create(model, 1)
 

@@ -1,4 +1,4 @@
-/* Attention over a paged cache of 8 bits. */
+/* Attention over a paged cache, of 8 bits or of floats. */
 #ifndef LLM_ATTENTION_H
 #define LLM_ATTENTION_H
 
@@ -23,6 +23,7 @@ typedef struct {
 typedef struct {
     const llm_step *step;
     int32_t num_heads, num_kv_heads, head_dim, window;
+    int32_t cache_bits;           /* 8, or FLOAT_BITS */
     const uint8_t *keys, *values; /* of this layer, [block, kv head, tile] */
     const float *queries;         /* [T, query_stride], not yet rotated */
     ptrdiff_t query_stride;
@@ -34,11 +35,11 @@ typedef struct {
     float *partials;
 } attention_t;
 
-/* Bytes of one block of one head, keys or values. */
-size_t cache_tile_bytes(int32_t head_dim);
-/* Round a token's key or value [head_dim] into its place in a tile. */
-void write_key(uint8_t *tile, int32_t head_dim, int32_t offset, const float *key);
-void write_value(uint8_t *tile, int32_t head_dim, int32_t offset, const float *value);
+/* Bytes of one block of one head, keys or values; `bits` of the cache. */
+size_t cache_tile_bytes(int32_t head_dim, int32_t bits);
+/* A token's key or value [head_dim] into its place in a tile. */
+void write_key(uint8_t *tile, int32_t head_dim, int32_t bits, int32_t offset, const float *key);
+void write_value(uint8_t *tile, int32_t head_dim, int32_t bits, int32_t offset, const float *value);
 
 /* Turn `x` [head_dim] by its position. */
 void rotate(float *x, const float *rotation, int32_t head_dim);

@@ -15,13 +15,14 @@ typedef struct {
 int buffer_reserve(buffer_t *buffer, size_t bytes);
 void buffer_free(buffer_t *buffer);
 
-/* Memory for so many tokens of at most `width` inputs, rounded to int8. */
+/* Memory for so many tokens of at most `width` inputs, rounded to int8, or as floats for matrices of floats. */
 typedef struct {
-    buffer_t values, scales, offsets, sums;
+    buffer_t values, scales, offsets, sums, floats;
 } rounded_buffers_t;
 
-int rounded_reserve(rounded_buffers_t *buffers, int32_t num_tokens, int32_t width);
+int rounded_reserve(rounded_buffers_t *buffers, int32_t num_tokens, int32_t width, int32_t bits);
 void rounded_free(rounded_buffers_t *buffers);
-activations_t rounded_view(const rounded_buffers_t *buffers, int32_t width);
+/* For `num_tokens` tokens of `width` inputs. */
+activations_t rounded_view(const rounded_buffers_t *buffers, int32_t width, int32_t num_tokens);
 
 #endif

@@ -1,4 +1,4 @@
-/* Keys and values in 8 bits: how a token is rounded into a block, for each head by itself.
+/* Keys and values: how a token is put into a block, in 8 bits rounded, for each head by itself.
  *
  * A tile is a block of 32 tokens of one head:
  *
@@ -6,14 +6,19 @@
  *   values   [token / 4][head_dim][4 tokens]      the same
  *
  * so that one `dot4` of keys takes four dimensions of sixteen tokens, and one of values four tokens of sixteen
- * dimensions. The number is minimum + scale * byte.
+ * dimensions. The number is minimum + scale * byte. Of floats a tile is
+ *
+ *   keys     [head_dim][token]
+ *   values   [token][head_dim]
  */
 #include <math.h>
 
 #include "attention.h"
 #include "simd.h"
 
-size_t cache_tile_bytes(int32_t head_dim) { return (size_t)BLOCK * (size_t)(head_dim + 8); }
+size_t cache_tile_bytes(int32_t head_dim, int32_t bits) {
+    return (size_t)BLOCK * (bits == FLOAT_BITS ? sizeof(float) * (size_t)head_dim : (size_t)(head_dim + 8));
+}
 
 /* `bytes` [head_dim], and scale and minimum into the tile. */
 static void round_to_bytes(const float *x, int32_t head_dim, float *constants, int32_t offset, uint8_t *bytes) {
@@ -31,13 +36,22 @@ static void round_to_bytes(const float *x, int32_t head_dim, float *constants, i
     constants[BLOCK + offset] = least;
 }
 
-void write_key(uint8_t *tile, int32_t head_dim, int32_t offset, const float *key) {
+void write_key(uint8_t *tile, int32_t head_dim, int32_t bits, int32_t offset, const float *key) {
+    if (bits == FLOAT_BITS) {
+        float *column = (float *)(void *)tile + offset;
+        for (int32_t i = 0; i < head_dim; i++) column[i * BLOCK] = key[i];
+        return;
+    }
     uint8_t bytes[MAX_HEAD_DIM + 16];
     round_to_bytes(key, head_dim, (float *)(tile + BLOCK * head_dim), offset, bytes);
     for (int32_t i = 0; i < head_dim; i += 4) memcpy(tile + i * BLOCK + 4 * offset, bytes + i, 4);
 }
 
-void write_value(uint8_t *tile, int32_t head_dim, int32_t offset, const float *value) {
+void write_value(uint8_t *tile, int32_t head_dim, int32_t bits, int32_t offset, const float *value) {
+    if (bits == FLOAT_BITS) {
+        memcpy((float *)(void *)tile + offset * head_dim, value, sizeof(float) * (size_t)head_dim);
+        return;
+    }
     uint8_t bytes[MAX_HEAD_DIM + 16];
     round_to_bytes(value, head_dim, (float *)(tile + BLOCK * head_dim), offset, bytes);
     uint8_t *row = tile + offset / 4 * 4 * head_dim + offset % 4;

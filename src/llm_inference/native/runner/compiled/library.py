@@ -14,7 +14,7 @@ from typing import ClassVar, Final
 from llm_inference.errors import EngineError, OutOfMemoryError, StartupError, UnsupportedModelError
 
 #: `LLM_ABI_VERSION` of the header that this file was written for.
-ABI_VERSION: Final = 1
+ABI_VERSION: Final = 2
 #: `LLM_SILU` and so on, by the names of config.json.
 ACTIVATIONS: Final = {
     "silu": 0,
@@ -69,6 +69,7 @@ class Model(ctypes.Structure):
         ("head_dim", c_int32),
         ("vocab_size", c_int32),
         ("activation", c_int32),
+        ("cache_bits", c_int32),
         ("norm_epsilon", c_float),
         ("rope_scale", c_float),
         ("frequencies", c_void_p),

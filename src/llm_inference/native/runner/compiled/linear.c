@@ -14,12 +14,17 @@
 #include <float.h>
 #include <math.h>
 
+#include "finish.h"
+#include "linear_float.h"
 #include "simd.h"
 
 #define GROUP_8_BYTES (GROUP_8 * PANEL + 2 * PANEL)
 #define GROUP_4_BYTES (GROUP_4 * PANEL / 2 + 4 * PANEL)
 
 #define AHEAD_BYTES 4096
+
+/* Tokens whose rounded values stay in the cache of a core while panels pass by. */
+#define TOKENS_AT_ONCE 192
 
 /* Tokens of a tile: six sums for each must stay in registers. */
 #if defined(__AVX512F__)
@@ -38,6 +43,10 @@ static size_t panel_bytes(const llm_matrix *matrix) {
 }
 
 int32_t num_panels(const llm_matrix *matrix) { return (matrix->outs + PANEL - 1) / PANEL; }
+
+int32_t tokens_at_once(const llm_matrix *matrix, const activations_t *activations) {
+    return matrix->bits == FLOAT_BITS ? float_tokens_at_once(matrix, activations->lanes) : TOKENS_AT_ONCE;
+}
 
 /* Adds the products of the 32 inputs at `values` to those that the sums begin with. */
 INLINE void dot_8_half(const int tokens, const uint8_t *quads, const int8_t *values, ptrdiff_t width,
@@ -148,27 +157,6 @@ void activate(float *x, int32_t count, int32_t activation) {
     }
 }
 
-INLINE void finish(const destination_t *to, ptrdiff_t token, int32_t output, f32x16 left, f32x16 right) {
-    float *out = to->out + token * to->stride + (to->target == GATE ? output / 2 : output);
-    if (to->target == GATE) {
-        float gate[16];
-        f_store(gate, left);
-        activate(gate, 16, to->activation);
-        f_store(out, f_mul(f_load(gate), right));
-    } else if (to->target == ADD) {
-        f_store(out, f_add(f_load(out), left));
-        f_store(out + 16, f_add(f_load(out + 16), right));
-    } else if (output + PANEL <= to->limit) {
-        f_store(out, left);
-        f_store(out + 16, right);
-    } else {
-        float both[PANEL];
-        f_store(both, left);
-        f_store(both + 16, right);
-        memcpy(out, both, sizeof(float) * (size_t)(to->limit - output));
-    }
-}
-
 INLINE void tile(const int tokens, const int bits, const llm_matrix *matrix, int32_t panel, const activations_t *x,
                  ptrdiff_t first, ahead_t ahead, const destination_t *to) {
     f32x16 y[MAX_TILE][2];
@@ -176,14 +164,7 @@ INLINE void tile(const int tokens, const int bits, const llm_matrix *matrix, int
     const uint8_t *data = matrix->panels + (size_t)panel * panel_bytes(matrix);
     if (bits == 8) dot_8(tokens, data, num_groups(matrix), x, first, ahead, y);
     else dot_4(tokens, data, num_groups(matrix), x, first, ahead, y);
-    const int32_t output = panel * PANEL;
-    for (int t = 0; t < tokens; t++) {
-        if (matrix->bias != NULL) {
-            y[t][0] = f_add(y[t][0], f_load(matrix->bias + output));
-            y[t][1] = f_add(y[t][1], f_load(matrix->bias + output + 16));
-        }
-        finish(to, first + t, output, y[t][0], y[t][1]);
-    }
+    for (int t = 0; t < tokens; t++) finish(matrix, to, first + t, panel * PANEL, y[t][0], y[t][1]);
 }
 
 #define TILES(bits) \
@@ -207,6 +188,10 @@ TILES(4)
 
 void multiply_panels(const llm_matrix *matrix, const activations_t *rounded, int32_t first_token, int32_t num_tokens,
                      int32_t first, int32_t last, const destination_t *to) {
+    if (matrix->bits == FLOAT_BITS) {
+        multiply_float_panels(matrix, rounded, first_token, num_tokens, first, last, to);
+        return;
+    }
     const int32_t num_tiles = (num_tokens + MAX_TILE - 1) / MAX_TILE, groups = num_groups(matrix);
     const int32_t group_lines = (matrix->bits == 8 ? GROUP_8_BYTES : GROUP_4_BYTES) / 64;
     const int lines = (group_lines + num_tiles - 1) / num_tiles;
@@ -227,6 +212,10 @@ void multiply_panels(const llm_matrix *matrix, const activations_t *rounded, int
 }
 
 void round_row(const float *x, int32_t count, const activations_t *rounded, int32_t token) {
+    if (rounded->floats != NULL) {
+        put_float_row(x, count, rounded, token);
+        return;
+    }
     int8_t *values = rounded->values + token * rounded->width;
     const ptrdiff_t at = token * (rounded->width / ROUNDED_GROUP);
     for (int32_t begin = 0, group = 0; begin < count; begin += ROUNDED_GROUP, group++) {
@@ -251,6 +240,10 @@ void round_row(const float *x, int32_t count, const activations_t *rounded, int3
 }
 
 void read_row(const llm_matrix *matrix, int32_t row, float *out) {
+    if (matrix->bits == FLOAT_BITS) {
+        read_float_row(matrix, row, out);
+        return;
+    }
     const int32_t lane = row % PANEL, groups = num_groups(matrix);
     const uint8_t *panel = matrix->panels + (size_t)(row / PANEL) * panel_bytes(matrix);
     /* Of each 128 bytes: the four of this row. */

@@ -15,8 +15,10 @@ from llm_inference.native.models.llama import layer_windows
 from llm_inference.native.runner.compiled.library import ACTIVATIONS, HEAD_DIM_STEP, MAX_HEAD_DIM, Layer, Matrix, Model
 from llm_inference.native.runner.compiled.memory import Region
 from llm_inference.native.runner.compiled.packing import (
+    FLOAT_BITS,
     GATE_RUN,
     PANEL,
+    float_panels,
     interleave_gate_up,
     pack,
     packed_bytes,
@@ -34,22 +36,28 @@ _PAD: Final = 64
 class PackedModel:
     """`model` for `Library.create`, and all the memory that it points to. `num_bytes`: of the weights."""
 
-    def __init__(self, spec: ModelSpec, config: Mapping[str, Any], weights: LlamaWeights, bits: int) -> None:
-        """Empties `weights`. Raises `UnsupportedModelError`, `SourceError` or `OutOfMemoryError`."""
+    def __init__(
+        self, spec: ModelSpec, config: Mapping[str, Any], weights: LlamaWeights, bits: int, cache_bits: int
+    ) -> None:
+        """Empties `weights`. `bits`: 8, 4 or `FLOAT_BITS`; `cache_bits`: 8 or `FLOAT_BITS`.
+
+        Raises `UnsupportedModelError`, `SourceError` or `OutOfMemoryError`.
+        """
         _check(spec)
+        end_bits = FLOAT_BITS if bits == FLOAT_BITS else END_BITS
         self._spec = spec
         self._bits = bits
         self._kept: list[torch.Tensor] = []
         self.num_bytes = 0
         table, head = weights.take_ends()
-        self._region = Region(_region_bytes(spec, bits, tied=head is table))
+        self._region = Region(_region_bytes(spec, bits, end_bits, tied=head is table))
         layers = (Layer * spec.num_layers)()
         for index, window in enumerate(layer_windows(spec, config)):
             layers[index] = self._layer(f"model.layers.{index}", weights, window or 0)
         frequencies, rope_scale = inverse_frequencies(
             spec.head_dim, spec.rope, int(config.get("max_position_embeddings") or spec.max_position_embeddings)
         )
-        embedding = self._matrix(table, bits=END_BITS)
+        embedding = self._matrix(table, bits=end_bits)
         self.model = Model(
             num_layers=spec.num_layers,
             hidden_size=spec.hidden_size,
@@ -59,13 +67,14 @@ class PackedModel:
             head_dim=spec.head_dim,
             vocab_size=spec.vocab_size,
             activation=ACTIVATIONS[spec.hidden_act],
+            cache_bits=cache_bits,
             norm_epsilon=spec.rms_norm_eps,
             rope_scale=rope_scale,
             frequencies=self._vector(frequencies, 1),
             last_norm=self._vector(weights.take("model.norm.weight"), _PAD),
             layers=ctypes.cast(layers, ctypes.POINTER(Layer)),  # which keeps them alive
             embedding=embedding,
-            head=embedding if head is table else self._matrix(head, bits=END_BITS),
+            head=embedding if head is table else self._matrix(head, bits=end_bits),
         )
 
     def _layer(self, name: str, weights: LlamaWeights, window: int) -> Layer:
@@ -95,7 +104,8 @@ class PackedModel:
 
     def _matrix(self, weight: torch.Tensor, bias: torch.Tensor | None = None, bits: int | None = None) -> Matrix:
         bits = bits or self._bits
-        panels = self._region.put(pack(round_weight(weight, bits)))
+        packed = float_panels(weight) if bits == FLOAT_BITS else pack(round_weight(weight, bits))
+        panels = self._region.put(packed)
         self.num_bytes += panels.nbytes
         self._kept.append(panels)
         outs, ins = weight.shape
@@ -126,7 +136,7 @@ def _check(spec: ModelSpec) -> None:
         )
 
 
-def _region_bytes(spec: ModelSpec, bits: int, *, tied: bool) -> int:
+def _region_bytes(spec: ModelSpec, bits: int, end_bits: int, *, tied: bool) -> int:
     """Of all matrices, packed."""
     hidden, inner = spec.hidden_size, spec.intermediate_size
     queries = spec.num_heads * spec.head_dim
@@ -136,5 +146,5 @@ def _region_bytes(spec: ModelSpec, bits: int, *, tied: bool) -> int:
         (2 * (-(-inner // GATE_RUN) * GATE_RUN), hidden),
         (hidden, inner),
     ] * spec.num_layers
-    ends = (1 if tied else 2) * packed_bytes(spec.vocab_size, hidden, END_BITS)
+    ends = (1 if tied else 2) * packed_bytes(spec.vocab_size, hidden, end_bits)
     return ends + sum(packed_bytes(*shape, bits) for shape in shapes)

@@ -1,7 +1,7 @@
-"""Weights as the kernels read them: rounded in groups of inputs, then laid out in panels of 32 outputs.
+"""Weights as the kernels read them: rounded in groups of inputs, or as they are, and laid out in panels of 32 outputs.
 
-`linear.c` draws a panel. Scales and minima are in half precision, and weights are rounded against them as they are
-then, not as they were before.
+`linear.c` draws a panel, `linear_float.c` one of floats. Scales and minima are in half precision, and weights are
+rounded against them as they are then, not as they were before.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from typing import Final
 
 import torch
 
+#: Bits of a weight that is not rounded.
+FLOAT_BITS: Final = 32
 #: Outputs of a panel.
 PANEL: Final = 32
 #: Inputs of a weight that share a scale, by its bits.
@@ -59,8 +61,10 @@ def round_weight(weight: torch.Tensor, bits: int) -> Rounded:
 
 
 def packed_bytes(out_features: int, in_features: int, bits: int) -> int:
-    """What `pack` returns."""
+    """What `pack` returns, or of `FLOAT_BITS` what `float_panels` does."""
     num_panels = -(-out_features // PANEL)
+    if bits == FLOAT_BITS:
+        return num_panels * PANEL * in_features * 4
     return num_panels * -(-in_features // GROUP_SIZES[bits]) * GROUP_BYTES[bits]
 
 
@@ -76,6 +80,12 @@ def interleave_gate_up(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     both = torch.stack((_padded(gate, padding), _padded(up, padding)))
     runs = both.view(2, -1, GATE_RUN, *gate.shape[1:])
     return runs.transpose(0, 1).flatten(0, 2)
+
+
+def float_panels(weight: torch.Tensor) -> torch.Tensor:
+    """`[out, in]` as float32 `[panels, in, 32]`, outputs padded with zeros; a view where that can be."""
+    rows = _padded(weight.float(), -len(weight) % PANEL)
+    return rows.view(-1, PANEL, weight.shape[1]).transpose(1, 2)
 
 
 def _in_groups(wide: torch.Tensor, size: int) -> torch.Tensor:

@@ -33,6 +33,9 @@ static strides_t strides_of(const llm_model *model) {
     return strides;
 }
 
+/* All matrices are of floats, or none is. */
+static int32_t bits_of(const llm_model *model) { return model->head.bits; }
+
 llm_runner *llm_create(const llm_model *model, int32_t num_threads, int32_t *error) {
     *error = LLM_UNSUPPORTED;
     if (model->head_dim % 4 || model->head_dim > MAX_HEAD_DIM || num_threads < 1) return NULL;
@@ -51,7 +54,7 @@ llm_runner *llm_create(const llm_model *model, int32_t num_threads, int32_t *err
     const int32_t widest = runner->strides.widest;
     for (int i = 0; enough && i < num_threads; i++) {
         thread_memory_t *memory = &runner->threads[i];
-        enough = rounded_reserve(&memory->rounded, ALONE, widest) &&
+        enough = rounded_reserve(&memory->rounded, ALONE, widest, bits_of(model)) &&
                  buffer_reserve(&memory->row, (size_t)widest * sizeof(float)) &&
                  buffer_reserve(&memory->attention, attention_scratch_bytes(model->num_heads / model->num_kv_heads));
     }
@@ -153,7 +156,7 @@ int prepare_step(llm_runner *runner, const llm_step *step) {
         !buffer_reserve(&runner->queries, row * (size_t)strides->queries) ||
         !buffer_reserve(&runner->inner, most * (size_t)strides->inner) ||
         !buffer_reserve(&runner->rotation, row * (size_t)model->head_dim) ||
-        !rounded_reserve(&runner->rounded, more, strides->widest) || !plan_attention(runner, step))
+        !rounded_reserve(&runner->rounded, more, strides->widest, bits_of(model)) || !plan_attention(runner, step))
         return 0;
     runner->step = step;
     runner->num_tokens = step->num_tokens;
@@ -167,6 +170,7 @@ int prepare_step(llm_runner *runner, const llm_step *step) {
         .num_heads = model->num_heads,
         .num_kv_heads = model->num_kv_heads,
         .head_dim = model->head_dim,
+        .cache_bits = model->cache_bits,
         .queries = runner->qkv.data,
         .query_stride = strides->qkv,
         .rotation = runner->rotation.data,
@@ -189,9 +193,9 @@ int32_t llm_multiply(const llm_matrix *matrix, const float *x, int32_t num_token
     const int32_t width = ROUND_UP(matrix->ins, PAD);
     rounded_buffers_t buffers = {0};
     buffer_t row = {0};
-    const int enough = rounded_reserve(&buffers, num_tokens, width) && buffer_reserve(&row, (size_t)width * sizeof(float));
+    const int enough = rounded_reserve(&buffers, num_tokens, width, matrix->bits) && buffer_reserve(&row, (size_t)width * sizeof(float));
     if (enough) {
-        const activations_t rounded = rounded_view(&buffers, width);
+        const activations_t rounded = rounded_view(&buffers, width, num_tokens);
         for (int32_t token = 0; token < num_tokens; token++) {
             memcpy(row.data, x + (ptrdiff_t)token * matrix->ins, sizeof(float) * (size_t)matrix->ins);
             round_row(row.data, width, &rounded, token);

@@ -14,9 +14,6 @@
 #include "runner.h"
 #include "simd.h"
 
-/* Tokens whose rounded values stay in the cache of a core while panels pass by. */
-#define TOKENS_AT_ONCE 192
-
 #ifdef LLM_PROFILE
 #include <time.h>
 static int64_t clock_ns(void) {
@@ -88,7 +85,7 @@ static int32_t tasks_of(int32_t count, int32_t chunk) { return (count + chunk - 
 
 /* Into memory that all threads share. */
 static activations_t prepare_rows(llm_runner *runner, place_t *place, const source_t *source, int32_t rows) {
-    const activations_t shared = rounded_view(&runner->rounded, source->count);
+    const activations_t shared = rounded_view(&runner->rounded, source->count, rows);
     const int32_t chunk = chunk_of(runner, rows), num_tasks = tasks_of(rows, chunk);
     for (int task; (task = pool_take(place, num_tasks)) >= 0;)
         for (int32_t row = task * chunk; row < (task + 1) * chunk && row < rows; row++)
@@ -108,7 +105,7 @@ static void multiply(llm_runner *runner, place_t *place, const llm_matrix *matri
                      const destination_t *to) {
     const int alone = rows <= ALONE;
     activations_t rounded;
-    if (alone) rounded = rounded_view(&runner->threads[place->thread].rounded, source->count);
+    if (alone) rounded = rounded_view(&runner->threads[place->thread].rounded, source->count, rows);
     else rounded = prepare_rows(runner, place, source, rows);
     int prepared = !alone;
     const int32_t panels = num_panels(matrix), threads = pool_num_threads(runner->pool);
@@ -122,8 +119,9 @@ static void multiply(llm_runner *runner, place_t *place, const llm_matrix *matri
         prepared = 1;
         const int32_t first = in_lanes(task, num_tasks, threads) * chunk;
         const int32_t last = first + chunk < panels ? first + chunk : panels;
-        for (int32_t row = 0; row < rows; row += TOKENS_AT_ONCE) {
-            const int32_t some = rows - row < TOKENS_AT_ONCE ? rows - row : TOKENS_AT_ONCE;
+        const int32_t most = tokens_at_once(matrix, &rounded);
+        for (int32_t row = 0; row < rows; row += most) {
+            const int32_t some = rows - row < most ? rows - row : most;
             multiply_panels(matrix, &rounded, row, some, first, last, to);
         }
     }
@@ -174,8 +172,9 @@ static void write_token(llm_runner *runner, int32_t token, uint8_t *keys, uint8_
     for (int32_t head = 0; head < model->num_kv_heads; head++, key += dim, value += dim) {
         const size_t tile = (size_t)block * (size_t)model->num_kv_heads + (size_t)head;
         rotate(key, rotation, dim);
-        write_key(keys + tile * cache_tile_bytes(dim), dim, position % BLOCK, key);
-        write_value(values + tile * cache_tile_bytes(dim), dim, position % BLOCK, value);
+        const size_t at = tile * cache_tile_bytes(dim, model->cache_bits);
+        write_key(keys + at, dim, model->cache_bits, position % BLOCK, key);
+        write_value(values + at, dim, model->cache_bits, position % BLOCK, value);
     }
 }
 
@@ -233,7 +232,8 @@ void run_step(void *context, place_t *place) {
     llm_runner *runner = context;
     const llm_model *model = &runner->model;
     const strides_t *strides = &runner->strides;
-    const size_t side = (size_t)runner->num_blocks * (size_t)model->num_kv_heads * cache_tile_bytes(model->head_dim);
+    const size_t side = (size_t)runner->num_blocks * (size_t)model->num_kv_heads *
+                        cache_tile_bytes(model->head_dim, model->cache_bits);
     int32_t rows = runner->num_tokens;
     float *hidden = runner->hidden.data, *inner = runner->inner.data;
     CLOCK
