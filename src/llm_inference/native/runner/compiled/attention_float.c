@@ -4,25 +4,10 @@
 #include <math.h>
 
 #include "attention_inside.h"
+#include "product.h"
 
-/* Queries and vectors of sums in registers: 12 queries with two, or 6 with four. */
-#if defined(__AVX512F__)
-#define MAX_ROWS 12
-#else
-#define MAX_ROWS 3
-#endif
-
-/* A tile that is asked for, a few lines at a time, while another one is multiplied: see attention_bytes.c. */
-typedef struct {
-    const uint8_t *at, *end;
-} ahead_t;
-
-static ahead_t ahead_of(const uint8_t *tile, int32_t dim) {
-    return (ahead_t){tile, tile ? tile + cache_tile_bytes(dim, FLOAT_BITS) : NULL};
-}
-
-INLINE void fetch_lines(ahead_t *ahead, int lines) {
-    for (int i = 0; i < lines && ahead->at < ahead->end; i++, ahead->at += 64) prefetch(ahead->at);
+static ahead_t ahead_of(const uint8_t *tile, int32_t dim, int lines) {
+    return (ahead_t){tile, tile ? tile + cache_tile_bytes(dim, FLOAT_BITS) : NULL, lines};
 }
 
 void put_float_query(const attention_t *a, const scratch_t *s, int32_t row, int32_t token, int32_t head) {
@@ -37,107 +22,65 @@ void put_float_query(const attention_t *a, const scratch_t *s, int32_t row, int3
 /* Scores of `rows` queries with one block of keys. */
 INLINE void score_rows(const int rows, const float *keys, int32_t dim, const float *queries, ahead_t *ahead,
                        float *scores) {
-    f32x16 sums[MAX_ROWS][2];
-    for (int r = 0; r < rows; r++) sums[r][0] = sums[r][1] = f_set(0.0f);
-    for (int32_t i = 0; i < dim; i++, keys += BLOCK) {
-        fetch_lines(ahead, 2);
-        const f32x16 left = f_load(keys), right = f_load(keys + 16);
+    for (int32_t from = 0; from < BLOCK; from += 2 * WIDTH) {
+        vector_t sums[MAX_ROWS][4];
+        for (int r = 0; r < rows; r++) sums[r][0] = sums[r][1] = v_set(0.0f);
+        add_products(rows, 2, WIDTH, dim, queries, MAX_HEAD_DIM, 1, keys + from, BLOCK, ahead, sums);
         for (int r = 0; r < rows; r++) {
-            const f32x16 query = f_set(queries[r * MAX_HEAD_DIM + i]);
-            sums[r][0] = f_fma(query, left, sums[r][0]);
-            sums[r][1] = f_fma(query, right, sums[r][1]);
+            v_store(scores + r * PARTITION + from, sums[r][0]);
+            v_store(scores + r * PARTITION + from + WIDTH, sums[r][1]);
         }
     }
-    for (int r = 0; r < rows; r++) {
-        f_store(scores + r * PARTITION, sums[r][0]);
-        f_store(scores + r * PARTITION + 16, sums[r][1]);
-    }
 }
 
-/* The first `lanes` of a vector; what lies behind them may be no memory of ours. */
-INLINE f32x16 f_load_part(const float *p, int lanes) {
-    if (lanes == 16) return f_load(p);
-    float part[16] = {0};
-    memcpy(part, p, sizeof(float) * (size_t)lanes);
-    return f_load(part);
-}
-
-/* Probabilities of `rows` queries times 16 * `vectors` dimensions of values, of which the last vector has `lanes`, over
+/* Probabilities of `rows` queries times `vectors` vectors of dimensions of values, of which the last has `lanes`, over
  * the first `count` tokens. `next`: what is read after all of them. */
 INLINE void weigh_rows(const int rows, const int vectors, const int lanes, const tiles_t *tiles, int32_t count,
                        int32_t dim, int32_t from, const float *weights, const uint8_t *next, float *out) {
-    f32x16 sums[MAX_ROWS][4];
+    vector_t sums[MAX_ROWS][4];
     for (int r = 0; r < rows; r++)
-        for (int v = 0; v < vectors; v++) sums[r][v] = f_set(0.0f);
+        for (int v = 0; v < vectors; v++) sums[r][v] = v_set(0.0f);
     for (int32_t begin = 0; begin < count; begin += BLOCK) {
         const float *values = (const float *)(const void *)tiles->values[begin / BLOCK] + from;
-        const int32_t some = count - begin < BLOCK ? count - begin : BLOCK;
-        ahead_t ahead = ahead_of(begin + BLOCK < count ? tiles->values[begin / BLOCK + 1] : next, dim);
-        for (int32_t i = 0; i < some; i++, values += dim) {
-            fetch_lines(&ahead, 4);
-            for (int v = 0; v < vectors; v++) {
-                const f32x16 value = f_load_part(values + 16 * v, v + 1 < vectors ? 16 : lanes);
-                for (int r = 0; r < rows; r++)
-                    sums[r][v] = f_fma(f_set(weights[r * PARTITION + begin + i]), value, sums[r][v]);
-            }
-        }
+        ahead_t ahead = ahead_of(begin + BLOCK < count ? tiles->values[begin / BLOCK + 1] : next, dim, 4);
+        add_products(rows, vectors, lanes, count - begin < BLOCK ? count - begin : BLOCK, weights + begin, PARTITION, 1,
+                     values, dim, &ahead, sums);
     }
     for (int r = 0; r < rows; r++)
-        for (int v = 0; v < vectors; v++) f_store(out + r * MAX_HEAD_DIM + from + 16 * v, sums[r][v]);
+        for (int v = 0; v < vectors; v++) v_store(out + r * MAX_HEAD_DIM + from + WIDTH * v, sums[r][v]);
 }
-
-#if MAX_ROWS == 12
-#define MORE_ROWS(call) \
-    case 4: call(4); break; \
-    case 5: call(5); break; \
-    case 6: call(6); break; \
-    case 7: call(7); break; \
-    case 8: call(8); break; \
-    case 9: call(9); break; \
-    case 10: call(10); break; \
-    case 11: call(11); break;
-#else
-#define MORE_ROWS(call)
-#endif
-#define EACH_COUNT(count, call) \
-    switch (count) { \
-    case 1: call(1); break; \
-    case 2: call(2); break; \
-    case 3: call(3); break; \
-    MORE_ROWS(call) \
-    default: call(MAX_ROWS); break; \
-    }
 
 static void score_block(int32_t rows, const float *keys, int32_t dim, const scratch_t *s, ahead_t ahead, float *scores) {
     for (int32_t row = 0; row < rows; row += MAX_ROWS) {
         const float *queries = s->queries + (ptrdiff_t)row * MAX_HEAD_DIM;
 #define SCORE(n) score_rows(n, keys, dim, queries, &ahead, scores + (ptrdiff_t)row * PARTITION)
-        EACH_COUNT(rows - row, SCORE)
+        WITH_ROWS(rows - row, SCORE)
     }
 }
 
 /* `count`: tokens that any row sees; behind them lies what was never written, which may be no number. */
 static void weigh_blocks(int32_t rows, const tiles_t *tiles, int32_t count, int32_t dim, const uint8_t *next,
                          const scratch_t *s) {
-    const int32_t wide = rows <= MAX_ROWS / 2 ? 64 : 32;
+    const int32_t most = rows <= MAX_ROWS / 2 ? 4 * WIDTH : 2 * WIDTH;
     for (int32_t from = 0; from < dim;) {
-        const int32_t left = dim - from, some = left >= wide ? wide : left >= 32 ? 32 : left > 16 ? 16 : left;
+        const int32_t left = dim - from;
+        const int32_t some = left >= most ? most : left >= 2 * WIDTH ? 2 * WIDTH : left > WIDTH ? WIDTH : left;
         const uint8_t *then = from + some < dim ? NULL : next;
         for (int32_t row = 0; row < rows; row += MAX_ROWS) {
             const float *weights = s->scores + (ptrdiff_t)row * PARTITION;
             float *out = s->part + (ptrdiff_t)row * MAX_HEAD_DIM;
-#define WEIGH_4(n) weigh_rows((n) <= MAX_ROWS / 2 ? (n) : 1, 4, 16, tiles, count, dim, from, weights, then, out)
-#define WEIGH_2(n) weigh_rows(n, 2, 16, tiles, count, dim, from, weights, then, out)
-#define WEIGH_1(n) weigh_rows(n, 1, 16, tiles, count, dim, from, weights, then, out)
+#define WEIGH_4(n) weigh_rows((n) <= MAX_ROWS / 2 ? (n) : 1, 4, WIDTH, tiles, count, dim, from, weights, then, out)
+#define WEIGH_2(n) weigh_rows(n, 2, WIDTH, tiles, count, dim, from, weights, then, out)
+#define WEIGH_1(n) weigh_rows(n, 1, WIDTH, tiles, count, dim, from, weights, then, out)
 #define WEIGH_PART(n) weigh_rows(n, 1, some, tiles, count, dim, from, weights, then, out)
-            if (some == 64) {
-                EACH_COUNT(rows - row, WEIGH_4)
-            } else if (some == 32) {
-                EACH_COUNT(rows - row, WEIGH_2)
-            } else if (some == 16) {
-                EACH_COUNT(rows - row, WEIGH_1)
+            if (some == 4 * WIDTH) {
+                WITH_ROWS(rows - row, WEIGH_4)
+            } else if (some == 2 * WIDTH) {
+                WITH_ROWS(rows - row, WEIGH_2)
+            } else if (some == WIDTH) {
+                WITH_ROWS(rows - row, WEIGH_1)
             } else {
-                EACH_COUNT(rows - row, WEIGH_PART)
+                WITH_ROWS(rows - row, WEIGH_PART)
             }
         }
         from += some;
@@ -169,7 +112,7 @@ void attend_floats(const attention_t *a, const attention_task_t *task, const til
     const int32_t end = a->step->positions[task->first_token + task->num_tokens - 1] + 1 - tiles->begin;
     for (int32_t block = 0; block < tiles->count; block++) {
         const uint8_t *then = block + 1 < tiles->count ? tiles->keys[block + 1] : tiles->values[0];
-        score_block(rows, (const float *)(const void *)tiles->keys[block], dim, s, ahead_of(then, dim),
+        score_block(rows, (const float *)(const void *)tiles->keys[block], dim, s, ahead_of(then, dim, 2),
                     s->scores + block * BLOCK);
     }
     for (int32_t row = 0; row < rows; row++) {

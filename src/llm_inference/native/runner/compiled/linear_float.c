@@ -1,13 +1,12 @@
-/* Products with matrices of floats, a tile of up to twelve tokens and 32 outputs at a time.
+/* Products with matrices of floats, a tile of up to MAX_ROWS tokens and a panel of 32 outputs at a time.
  *
- * A panel is [input][32 outputs]: it is read in a straight line, and two vectors of weights serve all tokens of the tile,
- * whose values are broadcast from memory. Sums run over the inputs in order, whatever the tile: a token's result does not
- * depend on its company.
+ * A panel is [input][32 outputs]: it is read in a straight line. Sums run over the inputs in order, whatever the tile: a
+ * token's result does not depend on its company.
  */
 #include "linear_float.h"
 
 #include "finish.h"
-#include "simd.h"
+#include "product.h"
 
 /* Of activations that stay in the second cache of a core while panels pass by, beside a panel. */
 #define BYTES_AT_ONCE (512 * 1024)
@@ -20,7 +19,7 @@ static const float *panel_at(const llm_matrix *matrix, int32_t panel) {
 }
 
 int32_t float_lanes(int32_t num_tokens) {
-    const int32_t num_tiles = (num_tokens + FLOAT_TILE - 1) / FLOAT_TILE;
+    const int32_t num_tiles = (num_tokens + MAX_ROWS - 1) / MAX_ROWS;
     return num_tiles ? (num_tokens + num_tiles - 1) / num_tiles : 1;
 }
 
@@ -40,70 +39,39 @@ void read_float_row(const llm_matrix *matrix, int32_t row, float *out) {
     for (int32_t i = 0; i < matrix->ins; i++) out[i] = panel[(ptrdiff_t)i * PANEL];
 }
 
-/* What is asked for while a tile is computed: `step` bytes, 64 or 128, for each of the first `count` inputs. A single tile
- * asks for what it will come to itself; of several each asks for a part of the panel behind this one, since what is read
- * once and used several times is too slow a stream for the machine to foresee. */
-typedef struct {
-    const uint8_t *at;
-    int32_t step, count;
-} ahead_t;
-
+/* A single tile asks for what it will come to itself; of several each asks for a part of the panel behind this one. */
 static ahead_t ahead_of(const llm_matrix *matrix, int32_t panel, int32_t tile, int32_t num_tiles) {
-    const uint8_t *here = (const uint8_t *)panel_at(matrix, panel);
-    const int32_t ins = matrix->ins, has_next = panel + 1 < num_panels(matrix);
-    if (num_tiles == 1) {
-        const int32_t own = ins - AHEAD_BYTES / 128;
-        return (ahead_t){here + AHEAD_BYTES, 128, has_next ? ins : own > 0 ? own : 0};
-    }
-    const int32_t lines = 2 * ins, share = (lines + num_tiles - 1) / num_tiles, begin = tile * share;
-    const int32_t count = begin + share <= lines ? share : lines - begin;
-    return (ahead_t){here + panel_floats(matrix) * sizeof(float) + 64 * (ptrdiff_t)begin, 64,
-                     has_next && count > 0 ? count : 0};
+    const int32_t has_next = panel + 1 < num_panels(matrix);
+    const ptrdiff_t size = (ptrdiff_t)(panel_floats(matrix) * sizeof(float));
+    const uint8_t *here = (const uint8_t *)panel_at(matrix, panel), *next = here + size;
+    if (num_tiles == 1) return (ahead_t){here + AHEAD_BYTES, has_next ? next + AHEAD_BYTES : next, 2};
+    const ptrdiff_t share = ROUND_UP((size + num_tiles - 1) / num_tiles, 64), begin = tile * share;
+    const ptrdiff_t end = begin + share < size ? begin + share : size;
+    return (ahead_t){next + begin, has_next ? next + end : next, 1};
 }
 
 INLINE void float_tile(const int tokens, const llm_matrix *matrix, int32_t panel, const activations_t *activations,
                        int32_t first, ahead_t ahead, const destination_t *to) {
-    const int32_t lanes = activations->lanes, ins = matrix->ins, num_ahead = ahead.count;
+    const int32_t lanes = activations->lanes;
     const float *weights = panel_at(matrix, panel);
     const float *x = activations->floats + (ptrdiff_t)(first / lanes) * lanes * activations->width;
-    f32x16 y[FLOAT_TILE][2];
-    for (int t = 0; t < tokens; t++) y[t][0] = y[t][1] = f_set(0.0f);
-    for (int32_t i = 0; i < ins; i++, weights += PANEL, x += lanes) {
-        if (i < num_ahead) {
-            prefetch(ahead.at + (ptrdiff_t)i * ahead.step);
-            if (ahead.step > 64) prefetch(ahead.at + (ptrdiff_t)i * ahead.step + 64);
-        }
-        const f32x16 left = f_load(weights), right = f_load(weights + 16);
+    float y[MAX_ROWS][PANEL];
+    for (int32_t from = 0; from < PANEL; from += 2 * WIDTH) {
+        vector_t sums[MAX_ROWS][4];
+        for (int t = 0; t < tokens; t++) sums[t][0] = sums[t][1] = v_set(0.0f);
+        add_products(tokens, 2, WIDTH, matrix->ins, x, 1, lanes, weights + from, PANEL, &ahead, sums);
         for (int t = 0; t < tokens; t++) {
-            const f32x16 value = f_set(x[t]);
-            y[t][0] = f_fma(value, left, y[t][0]);
-            y[t][1] = f_fma(value, right, y[t][1]);
+            v_store(y[t] + from, sums[t][0]);
+            v_store(y[t] + from + WIDTH, sums[t][1]);
         }
     }
-    for (int t = 0; t < tokens; t++) finish(matrix, to, first + t, panel * PANEL, y[t][0], y[t][1]);
+    for (int t = 0; t < tokens; t++) finish(matrix, to, first + t, panel * PANEL, f_load(y[t]), f_load(y[t] + 16));
 }
-
-#define TILE_CASE(n) \
-    case n: float_tile(n, matrix, panel, activations, first, ahead, to); break;
 
 static void any_float_tile(int32_t tokens, const llm_matrix *matrix, int32_t panel, const activations_t *activations,
                            int32_t first, ahead_t ahead, const destination_t *to) {
-    switch (tokens) {
-    TILE_CASE(1)
-    TILE_CASE(2)
-    TILE_CASE(3)
-    TILE_CASE(4)
-#if FLOAT_TILE == 12
-    TILE_CASE(5)
-    TILE_CASE(6)
-    TILE_CASE(7)
-    TILE_CASE(8)
-    TILE_CASE(9)
-    TILE_CASE(10)
-    TILE_CASE(11)
-    TILE_CASE(12)
-#endif
-    }
+#define TILE(n) float_tile(n, matrix, panel, activations, first, ahead, to)
+    WITH_ROWS(tokens, TILE)
 }
 
 void multiply_float_panels(const llm_matrix *matrix, const activations_t *activations, int32_t first_token,

@@ -4,13 +4,6 @@
 
 #include "linear.h"
 
-/* Tokens of a tile: two vectors of sums for each must stay in registers. */
-#if defined(__AVX512F__)
-#define FLOAT_TILE 12
-#else
-#define FLOAT_TILE 4
-#endif
-
 /* Tokens of a tile, where there are so many in all: tiles are of about the same size. */
 int32_t float_lanes(int32_t num_tokens);
 int32_t float_tokens_at_once(const llm_matrix *matrix, int32_t lanes);
