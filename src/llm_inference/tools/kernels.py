@@ -25,7 +25,7 @@ from llm_inference.native.quantization.registry import QUANTIZATIONS, kernel_fac
 from llm_inference.native.runner.compiled.build import find_or_build, obstacle
 from llm_inference.native.runner.compiled.library import Library, Matrix
 from llm_inference.native.runner.compiled.memory import Region
-from llm_inference.native.runner.compiled.packing import pack, round_weight
+from llm_inference.native.runner.compiled.packing import FLOAT_BITS, float_panels, pack, round_weight
 from llm_inference.sources.resolve import resolve
 from llm_inference.telemetry.devices import available_cpus
 from llm_inference.tools.compare.peaks import best_s
@@ -57,7 +57,7 @@ class CompiledKernel:
     preferred_rows = 1
 
     def __init__(self, library: Library, weight: torch.Tensor, bits: int) -> None:
-        panels = pack(round_weight(weight, bits))
+        panels = float_panels(weight) if bits == FLOAT_BITS else pack(round_weight(weight, bits))
         self._library, self.num_bytes = library, panels.nbytes
         self._panels = Region(panels.nbytes).put(panels)
         outs, ins = weight.shape
@@ -141,7 +141,8 @@ def _linears(shapes: dict[str, tuple[int, int]], rows: Sequence[int], tries: int
             kernels["oneDNN, packed"] = OneDnnKernel(weight, None)
         kernels |= {quantization: kernel_factory(quantization)(weight, None) for quantization in QUANTIZATIONS}
         if library is not None:
-            kernels |= {f"compiled int{bits}, 1 thread": CompiledKernel(library, weight, bits) for bits in (8, 4)}
+            kinds = {"float32": FLOAT_BITS, "int8": 8, "int4": 4}
+            kernels |= {f"compiled {k}, 1 thread": CompiledKernel(library, weight, bits) for k, bits in kinds.items()}
         for count in rows:
             x = torch.randn(count, in_features, generator=generator)
             exact = x.double() @ weight.double().t()

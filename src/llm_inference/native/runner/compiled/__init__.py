@@ -1,4 +1,4 @@
-"""A decoder of the Llama family with quantized weights, in C: its kernels, the panels that they read, the door to them.
+"""A decoder of the Llama family in C: its kernels, the panels that they read, the door to them.
 
 The sources are compiled for the machine that they run on; `step.h` states the interface.
 """
