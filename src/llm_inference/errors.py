@@ -44,6 +44,7 @@ class LLMInferenceError(Exception):
         param: str | None = None,
         code: str | None = None,
         retry_after_s: float | None = None,
+        detail: str | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -53,6 +54,13 @@ class LLMInferenceError(Exception):
         self.public_code = code if code is not None else type(self).code
         #: Seconds after which a retry makes sense; becomes `Retry-After`.
         self.retry_after_s = retry_after_s
+        #: For the operator's log and never for clients: an address inside, what the system said.
+        self.detail = detail
+
+    @property
+    def full_message(self) -> str:
+        """For the operator's log."""
+        return f"{self.message} ({self.detail})" if self.detail else self.message
 
 
 class StartupError(LLMInferenceError):

@@ -18,7 +18,7 @@ def test_ejected_after_failures_in_a_row_half_open_then_back() -> None:
     pool = EndpointPool(["a", "b"], clock=lambda: now[0])
     bad, good = pool.endpoints
     for _ in range(EJECT_AFTER - 1):
-        pool.failed(bad, unreachable=False)
+        assert pool.failed(bad, unreachable=False) == 0.0
     pool.succeeded(bad)
     for _ in range(EJECT_AFTER):
         pool.failed(bad, unreachable=False)
@@ -40,7 +40,7 @@ def test_ejected_after_failures_in_a_row_half_open_then_back() -> None:
 def test_all_ejected_is_better_than_none() -> None:
     now = [1.0]
     pool = EndpointPool(["a", "b"], clock=lambda: now[0])
-    pool.failed(pool.endpoints[1], unreachable=True)
+    assert pool.failed(pool.endpoints[1], unreachable=True) == EJECT_S
     now[0] += 1
     pool.failed(pool.endpoints[0], unreachable=True)
     assert pool.pick().url == "b"

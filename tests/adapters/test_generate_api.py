@@ -117,7 +117,7 @@ async def test_nobody_at_the_url(prompts: PromptSide) -> None:
         engine = make_engine(LightLLMDialect(), HttpBackend("lightllm", url), prompts)
         with pytest.raises(ConfigError, match=f"url: .*{url}"):
             await engine.start()
-        assert "no engine answers" in (await engine.health()).reason
+        assert (await engine.health()).reason == "the engine 'lightllm' does not answer"
         with pytest.raises(NotReadyError):
             await run(engine, request())
         await engine.stop(0)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from llm_inference.adapters import managed
+from llm_inference.adapters import managed, openai_http
 from llm_inference.adapters.launch import Advice, Launch, Plan
 from llm_inference.adapters.managed import ManagedEngine, open_engine
 from llm_inference.adapters.ollama import PROFILE
@@ -120,8 +120,11 @@ async def test_a_server_that_never_gets_ready_is_given_up(opened: Callable[..., 
     assert engine.pid is None
 
 
-async def test_a_server_that_hangs_shows_it(opened: Callable[..., ManagedEngine]) -> None:
-    """A health check that is not answered is what the gateway calls a standstill; nothing is left behind."""
+async def test_a_server_that_hangs_shows_it(
+    opened: Callable[..., ManagedEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At once it is not ready, in a while it stands still; nothing is left behind."""
+    monkeypatch.setattr(openai_http, "HEALTH_TIMEOUT_S", 0.2)
     engine = opened(mode="hang")
     await engine.start()
     pid = engine.pid
@@ -129,9 +132,14 @@ async def test_a_server_that_hangs_shows_it(opened: Callable[..., ManagedEngine]
     generator = engine.generate(request())
     assert (await anext(generator)).text == "Hi"
     os.kill(pid, signal.SIGSTOP)
-    with pytest.raises(asyncio.TimeoutError):
-        await asyncio.wait_for(engine.health(), 0.5)
+    health = await engine.health()
+    assert (health.live, health.ready, health.progressing) == (True, False, True)
+    monkeypatch.setattr(managed, "STALLED_AFTER_S", 0.1)
+    health = await engine.health()
+    assert (health.live, health.ready, health.progressing) == (True, False, False)
+    assert health.reason.endswith("does not answer, for 0 s")
     os.kill(pid, signal.SIGCONT)
+    monkeypatch.setattr(openai_http, "HEALTH_TIMEOUT_S", 5.0)
     assert (await engine.health()).ready
     os.kill(pid, signal.SIGSTOP)
     await generator.aclose()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
@@ -10,8 +12,8 @@ import pytest
 
 from llm_inference.adapters import events, http_client, openai
 from llm_inference.adapters.openai_http import OpenAIEngine, OpenAISettings
-from llm_inference.adapters.upstream import without_user
-from llm_inference.errors import EngineError
+from llm_inference.adapters.upstream import Upstream, without_user
+from llm_inference.errors import EngineError, LLMInferenceError, NotReadyError
 from tests.adapters.upstream_server import collect, request, said, sse, texts, usage
 
 
@@ -113,3 +115,45 @@ async def test_what_has_no_end_is_cut(monkeypatch: pytest.MonkeyPatch, reply: by
 async def test_a_server_that_says_nonsense_of_itself_is_there_all_the_same() -> None:
     async with hostile(listing=b"[" * 100_000) as engine:
         assert (await engine.health()).ready
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        b"HTTP/1.1 500 X\r\nContent-Length: 4\r\n\r\noops",
+        b"HTTP/1.1 401 X\r\nContent-Length: 2\r\n\r\nno",
+        b"HTTP/1.1 429 X\r\nContent-Length: 4\r\n\r\nfull",
+        HEAD + b"zz\r\n",
+        b"junk",
+    ],
+)
+async def test_clients_are_told_the_engine_and_operators_where_it_is(reply: bytes) -> None:
+    async with hostile(reply) as engine:
+        with pytest.raises(LLMInferenceError) as caught:
+            await collect(engine, request())
+    error = caught.value
+    assert "the engine 'openai'" in error.message
+    assert "127.0.0.1" not in error.message
+    assert "http://127.0.0.1:" in (error.detail or "")
+
+
+async def test_a_server_that_is_not_there_is_named_in_the_log_alone(caplog: pytest.LogCaptureFixture) -> None:
+    with socket.socket() as unused, socket.socket() as unused_too:
+        urls = []
+        for one in (unused, unused_too):
+            one.bind(("127.0.0.1", 0))
+            urls.append(f"http://user:secret@127.0.0.1:{one.getsockname()[1]}")
+        upstream = Upstream(urls, name="vllm")
+        await upstream.open()
+        with caplog.at_level(logging.WARNING), pytest.raises(NotReadyError) as caught:
+            async for _ in upstream.stream("/x", {}, request_id="r"):
+                pass
+        with pytest.raises(NotReadyError, match=r"^the engine 'vllm' does not answer$") as asked:
+            await upstream.ask(urls[0])
+        await upstream.close()
+    assert caught.value.message == "the engine 'vllm' cannot be reached"
+    shown = [url.replace("user:secret@", "") for url in urls]
+    assert (caught.value.detail or "").startswith(shown[1])
+    assert (asked.value.detail or "").startswith(f"{shown[0]} does not answer: ")
+    for url, line in zip(shown, caplog.messages, strict=True):
+        assert line.startswith(f"the engine 'vllm' at {url} is left alone for 2 s: ")

@@ -41,7 +41,7 @@ def test_entries_of_one_name_are_versions_or_tiers() -> None:
         ([entry(version="v1"), entry(version="v1")], "a `version` or `tier` to tell them apart"),
         ([entry(version="v1"), {"name": "chat@v1", "model": "x"}], 'two models are named "chat@v1"'),
         ([entry(version="v1", aliases=["chat"]), entry(version="v2")], 'two models are named "chat"'),
-        ([entry(version="v1", aliases=["a"]), entry(version="v2", aliases=["a"])], 'two models are named "a"'),
+        ([entry(version="v1", aliases=["a"]), entry(version="v2", aliases=["a"])], 'the alias "a" stands for all'),
         ([entry(version="v1"), entry(tier="int8")], "some have a `version` and some none"),
         ([entry(version="v1", tier="int8"), entry(version="v2")], "some have a `tier` and some none"),
         ([entry(version="v1", shadow=0.1), entry(version="v2", weight=0)], "no entry named"),

@@ -30,6 +30,7 @@ MAX_MODEL_LEN = 512
 _PATIENCE = {
     "native": "llm_inference.native.engine:STALLED_AFTER_S",
     **dict.fromkeys(("openvino", "onnx"), "llm_inference.adapters.library.engine:STALLED_AFTER_S"),
+    **dict.fromkeys(("llama.cpp", "vllm", "transformers"), "llm_inference.adapters.managed:STALLED_AFTER_S"),
 }
 #: No engine but those computes the same logits whatever else is in the batch.
 EXACT = ("native", "openai", "fake", "plugin")

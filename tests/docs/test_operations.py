@@ -29,7 +29,7 @@ def test_every_metric_is_documented() -> None:
 
 
 def test_every_field_of_the_request_line_is_documented(caplog: pytest.LogCaptureFixture) -> None:
-    record = RequestRecord("r-1", Metrics(CollectorRegistry()), method="GET", path="/x", prompt="p")
+    record = RequestRecord("r-1", Metrics(CollectorRegistry()), method="GET", path="/x", prompt="p", error_detail="at")
     with caplog.at_level(logging.INFO, "llm_inference.gateway.request"):
         record.finish()
     written = vars(caplog.records[-1])["fields"]

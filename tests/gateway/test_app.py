@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from llm_inference.engine.base import Health
 from llm_inference.engine.fake import FakeEngine, FakeScript
+from llm_inference.errors import EngineError
 from llm_inference.gateway.app import create_app
 from llm_inference.gateway.settings import GatewaySettings
 from tests.gateway.serving import MESSAGES, serving, until
@@ -167,6 +168,13 @@ async def test_one_line_per_request(caplog: pytest.LogCaptureFixture) -> None:
             assert "prompt" not in line
         await service.chat(n=0)
         assert [(line["status"], line["error"]) for line in lines()] == [(400, "invalid_request_error")]
+        for stream, fail_after in ((False, 0), (True, 0), (True, 1)):
+            error = EngineError("the engine 'x' failed", detail="at http://10.0.0.5:8000")
+            service.engine.script = FakeScript(answers=["abc"], fail_after=fail_after, error=error)
+            reply = await service.chat(stream=stream)
+            assert "the engine 'x' failed" in reply.text
+            assert "10.0.0.5" not in reply.text
+            assert [(line["error"], line["error_detail"]) for line in lines()] == [("server_error", error.detail)]
         await service.get("/health")
         assert lines() == []
         service.engine.health_now = Health(live=False, ready=False, reason="dead")

@@ -69,13 +69,15 @@ class EndpointPool:
         endpoint.num_failures = endpoint.num_ejections = 0
         endpoint.ejected_until_s = 0.0
 
-    def failed(self, endpoint: Endpoint, *, unreachable: bool) -> None:
-        """`unreachable`: nobody listens there, which needs no second look."""
+    def failed(self, endpoint: Endpoint, *, unreachable: bool) -> float:
+        """Seconds that it is left alone for, 0.0 for none. `unreachable`: nobody listens there: no second look."""
         endpoint.num_failures += 1
         if unreachable or endpoint.num_failures >= EJECT_AFTER or endpoint.ejected_until_s > 0.0:
-            wait_s = min(EJECT_S * 2**endpoint.num_ejections, MAX_EJECT_S)
+            wait_s: float = min(EJECT_S * 2**endpoint.num_ejections, MAX_EJECT_S)
             endpoint.ejected_until_s = self._clock() + wait_s
             endpoint.num_ejections += 1
+            return wait_s
+        return 0.0
 
     def _is_usable(self, endpoint: Endpoint, now: float) -> bool:
         if endpoint.ejected_until_s == 0.0:

@@ -92,7 +92,7 @@ class GenerateAPIEngine:
             await self._wait_until_ready()
             facts = await self._dialect.probe(self._backend, self._model)
         except NotReadyError as error:
-            raise ConfigError(f"url: {error.message}") from error
+            raise ConfigError(f"url: {error.detail or error.message}") from error
         except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
             message = (
                 f"what the server at {self._backend.url} says of itself has no known form; is it {self._dialect.name}?"

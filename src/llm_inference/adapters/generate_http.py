@@ -85,7 +85,7 @@ class HttpBackend:
                 yield self._checked(value, first=first)
                 first = False
         except (aiohttp.ClientError, OSError) as error:
-            raise EngineError(f"{self.engine}: the engine broke off its answer ({_short(error)})") from error
+            raise EngineError(f"{self._where} broke off its answer ({_short(error)})", detail=self._at) from error
         finally:
             # What was not read to its end is not wanted any more: the connection goes, and the work with it.
             response.close()
@@ -97,7 +97,7 @@ class HttpBackend:
         except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
             if isinstance(error, aiohttp.ClientConnectorError):
                 raise self._unreachable(error) from error
-            raise EngineError(f"{self.engine}: the engine closed the connection ({_short(error)})") from error
+            raise EngineError(f"{self._where} closed the connection ({_short(error)})", detail=self._at) from error
         except (aiohttp.ClientError, OSError) as error:
             raise self._unreachable(error) from error
         if response.status < 300:
@@ -111,7 +111,8 @@ class HttpBackend:
         status = _STATUSES.get(response.status, response.status)
         refused = from_response(status, response.headers, raw, where=self._where)
         if status == 502:
-            raise NotReadyError(refused.message, retry_after_s=5.0)
+            raise NotReadyError(refused.message, retry_after_s=5.0, detail=f"{self.url} answered {status}")
+        refused.detail = f"{self.url} answered {status}"
         raise refused
 
     @staticmethod
@@ -139,12 +140,17 @@ class HttpBackend:
 
     @property
     def _where(self) -> str:
-        return f"the engine {self.engine!r} at {self.url}"
+        return f"the engine {self.engine!r}"
+
+    @property
+    def _at(self) -> str:
+        return f"at {self.url}"
 
     def _unreachable(self, error: BaseException) -> NotReadyError:
         return NotReadyError(
-            f"{self.engine}: no engine answers at {self.url} ({_short(error)}); start it, or correct `url`",
+            f"{self._where} does not answer",
             retry_after_s=5.0,
+            detail=f"no engine answers at {self.url} ({_short(error)}); start it, or correct `url`",
         )
 
     def _require_session(self) -> aiohttp.ClientSession:

@@ -13,6 +13,7 @@ import asyncio
 import dataclasses
 import logging
 import socket
+import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from pathlib import Path
@@ -44,6 +45,8 @@ REMOTE_KEYS = frozenset(
 )
 ADDRESS_FILE = "engine.json"
 POLL_S = 0.2
+#: A server that lives and for so long has not said that it is well stands still.
+STALLED_AFTER_S = 20.0
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -63,6 +66,7 @@ class ManagedEngine:
         self._inner = inner
         self._launch = launch
         self._url = url
+        self._unwell_since: float | None = None
         name = inner.info.engine
         self._child = Child(
             ChildSpec(
@@ -108,12 +112,23 @@ class ManagedEngine:
     async def health(self) -> Health:
         state = self._child.state
         if state is not ChildState.READY:
+            self._unwell_since = None
             reason = f"the engine is {state.value}"
             if self._child.reason:
                 advice = launching.advise(self._launch, self._child.reason)
                 reason += f": {self._child.public_reason}" + (f"; what helps: {advice}" if advice else "")
             return Health(live=state is not ChildState.FAILED, ready=False, reason=reason)
-        return await self._inner.health()
+        health = await self._inner.health()
+        if health.ready:
+            self._unwell_since = None
+            return health
+        now = time.monotonic()
+        if self._unwell_since is None:
+            self._unwell_since = now
+        if now - self._unwell_since < STALLED_AFTER_S:
+            return health
+        reason = f"{health.reason}, for {now - self._unwell_since:.0f} s"
+        return Health(live=True, ready=False, progressing=False, reason=reason)
 
     def stats(self) -> EngineStats:
         return self._with_restarts(self._inner.stats())

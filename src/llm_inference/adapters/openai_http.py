@@ -23,7 +23,7 @@ from llm_inference.adapters.openai_body import make_body, path_of, with_defaults
 from llm_inference.adapters.openai_stream import StreamReading
 from llm_inference.adapters.probe import Probe, probe
 from llm_inference.adapters.profile import Profile
-from llm_inference.adapters.upstream import Upstream, without_user
+from llm_inference.adapters.upstream import Upstream
 from llm_inference.engine.base import Capabilities, EngineStats, Health
 from llm_inference.engine.in_flight import InFlight
 from llm_inference.engine.types import (
@@ -140,7 +140,7 @@ class OpenAIEngine:
         pool = self._upstream.pool
         urls = [self._upstream.root_url(endpoint, self._profile.health_path) for endpoint in pool.endpoints]
         asked = await asyncio.gather(*map(self._is_well, urls))
-        return Health(live=True, ready=not all(asked), reason="; ".join(asked) if all(asked) else "")
+        return Health(live=True, ready=not all(asked), reason="; ".join(dict.fromkeys(asked)) if all(asked) else "")
 
     async def _is_well(self, url: str) -> str:
         """What is wrong with the server there; "" where nothing is."""
@@ -149,7 +149,8 @@ class OpenAIEngine:
         except LLMInferenceError as error:
             return error.message
         # A server without such a route, or with a guarded one, is there all the same.
-        return "" if reply.status < 500 else f"{without_user(url)} answers {reply.status}"
+        where = f"the engine {self._settings.engine!r}"
+        return "" if reply.status < 500 else f"{where} answers {reply.status} to its health check"
 
     def stats(self) -> EngineStats:
         return EngineStats(

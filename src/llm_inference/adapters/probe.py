@@ -43,7 +43,7 @@ async def probe(upstream: Upstream, model: str, profile: Profile) -> Probe:
     failures: list[str] = []
     for endpoint, reply in zip(upstream.pool.endpoints, replies, strict=True):
         if isinstance(reply, NotReadyError):
-            failures.append(reply.message)
+            failures.append(reply.detail or reply.message)
             upstream.pool.failed(endpoint, unreachable=True)
             continue
         if isinstance(reply, BaseException):

@@ -159,24 +159,30 @@ class GrpcBackend:
 
     def _broken(self, code: str, details: str, begun: bool) -> Exception:
         if code in ("UNAVAILABLE", "CANCELLED"):
-            return self._failed(details) if begun else self._unreachable(details)
+            return self._broken_off(details) if begun else self._unreachable(details)
         status = _STATUSES.get(code)
         if status is None or begun:
             return self._failed(f"{code}: {details}")
-        return from_refusal(status, read_refusal(details), where=self._where)
+        refused = from_refusal(status, read_refusal(details), where=self._where)
+        refused.detail = f"{self.url} answered {code}"
+        return refused
 
     def _failed(self, message: str) -> EngineError:
-        return EngineError(f"{self._where} failed: {message}")
+        return EngineError(f"{self._where} failed: {message}", detail=f"at {self.url}")
+
+    def _broken_off(self, details: str) -> EngineError:
+        return EngineError(f"{self._where} broke off its answer", detail=f"{self.url}: {details[:200]}")
 
     def _unreachable(self, details: str) -> NotReadyError:
         return NotReadyError(
-            f"{self.engine}: no engine answers at {self.url} ({details[:200]}); start it, or correct `url`",
+            f"{self._where} does not answer",
             retry_after_s=5.0,
+            detail=f"no engine answers at {self.url} ({details[:200]}); start it, or correct `url`",
         )
 
     @property
     def _where(self) -> str:
-        return f"the engine {self.engine!r} at {self.url}"
+        return f"the engine {self.engine!r}"
 
     def _require_client(self) -> Any:
         if self._client is None:

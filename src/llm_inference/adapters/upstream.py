@@ -1,12 +1,14 @@
 """The HTTP side: connections to a model's servers, streams read as events, failures as errors of ours.
 
 `stream` retries at most once, on another server, and never after the first event. Closing it closes the connection at
-once, which is how the servers learn that the work is not wanted any more. Knows nothing of what the events say.
+once, which is how the servers learn that the work is not wanted any more. What clients read of a failure names the
+engine; its address is for the log (`LLMInferenceError.detail`). Knows nothing of what the events say.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -27,6 +29,8 @@ from llm_inference.errors import (
 
 if TYPE_CHECKING:
     from llm_inference.adapters.web_client import WebClient
+
+logger = logging.getLogger(__name__)
 
 PROBE_TIMEOUT_S = 5.0
 DRAIN_TIMEOUT_S = 0.05
@@ -55,6 +59,7 @@ class Upstream:
         self.pool = EndpointPool([url.rstrip("/") for url in urls])
         self._bases: dict[str, str] = {}
         self._name = name
+        self._who = f"the engine {name!r}"
         self._prefix = api_prefix
         self._headers = {
             "content-type": "application/json",
@@ -80,6 +85,7 @@ class Upstream:
             await web_client.close()
 
     def where(self, endpoint: Endpoint) -> str:
+        """For operators alone; clients are told `self._who`."""
         return f"the engine {self._name!r} at {without_user(endpoint.url)}"
 
     def api_url(self, endpoint: Endpoint, path: str) -> str:
@@ -100,7 +106,8 @@ class Upstream:
         try:
             status, raw = await asyncio.wait_for(self._whole(url, data), timeout_s)
         except (OSError, asyncio.TimeoutError) as error:
-            raise NotReadyError(f"{without_user(url)} does not answer: {_said(error)}", retry_after_s=2.0) from error
+            detail = f"{without_user(url)} does not answer: {_said(error)}"
+            raise NotReadyError(f"{self._who} does not answer", retry_after_s=2.0, detail=detail) from error
         try:
             return Reply(status, msgspec.json.decode(raw))
         except (msgspec.MsgspecError, RecursionError):
@@ -111,7 +118,7 @@ class Upstream:
         endpoint = self.pool.pick()
         reply = await self.ask(self.root_url(endpoint, path), body=body, timeout_s=timeout_s)
         if reply.status != 200:
-            raise from_response(reply.status, {}, msgspec.json.encode(reply.body), where=self.where(endpoint))
+            raise self._refused(endpoint, reply.status, {}, msgspec.json.encode(reply.body))
         return reply.body
 
     async def stream(
@@ -145,8 +152,8 @@ class Upstream:
                             yield events
                     except OSError as error:
                         raise self._broken(endpoint, error) from error
-                    except EngineError:
-                        pool.failed(endpoint, unreachable=False)
+                    except EngineError as error:
+                        self._failed(endpoint, error.message)
                         raise
                     finally:
                         answer.close()
@@ -167,9 +174,9 @@ class Upstream:
         try:
             answer = await self._client_of(url).send(url, data, headers, keep=keep_alive)
         except ConnectionRefusedError as error:
-            self.pool.failed(endpoint, unreachable=True)
-            where = self.where(endpoint)
-            raise NotReadyError(f"{where} cannot be reached: {_said(error)}", retry_after_s=2.0) from error
+            detail = f"{without_user(endpoint.url)}: {_said(error)}"
+            self._failed(endpoint, _said(error), unreachable=True)
+            raise NotReadyError(f"{self._who} cannot be reached", retry_after_s=2.0, detail=detail) from error
         except OSError as error:
             raise self._broken(endpoint, error) from error
         if answer.status == 200:
@@ -180,17 +187,28 @@ class Upstream:
             raise self._broken(endpoint, error) from error
         finally:
             answer.close()
-        refused = from_response(answer.status, answer.headers, raw, where=self.where(endpoint))
+        refused = self._refused(endpoint, answer.status, answer.headers, raw)
         # A server that is full or refuses a request is in good health.
         if isinstance(refused, (EngineError, NotReadyError)):
-            self.pool.failed(endpoint, unreachable=False)
+            self._failed(endpoint, refused.message)
         else:
             self.pool.succeeded(endpoint)
         raise refused
 
     def _broken(self, endpoint: Endpoint, error: OSError) -> EngineError:
-        self.pool.failed(endpoint, unreachable=False)
-        return EngineError(f"{self.where(endpoint)} broke the connection while it answered: {_said(error)}")
+        self._failed(endpoint, _said(error))
+        message = f"{self._who} broke the connection while it answered: {_said(error)}"
+        return EngineError(message, detail=f"at {without_user(endpoint.url)}")
+
+    def _refused(self, endpoint: Endpoint, status: int, headers: Mapping[str, str], raw: bytes) -> LLMInferenceError:
+        error = from_response(status, headers, raw, where=self._who)
+        error.detail = f"{without_user(endpoint.url)} answered {status}"
+        return error
+
+    def _failed(self, endpoint: Endpoint, why: str, *, unreachable: bool = False) -> None:
+        wait_s = self.pool.failed(endpoint, unreachable=unreachable)
+        if wait_s and len(self.pool) > 1:
+            logger.warning("%s is left alone for %.0f s: %s", self.where(endpoint), wait_s, why)
 
     async def _whole(self, url: str, data: bytes | None) -> tuple[int, bytes]:
         answer = await self._client_of(url).send(url, data)

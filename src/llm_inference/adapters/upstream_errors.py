@@ -78,7 +78,7 @@ def read_refusal(body: Any) -> Refusal:
 def from_response(status: int, headers: Mapping[str, str], raw: bytes, *, where: str) -> LLMInferenceError:
     """The error for a reply that is not 200. `headers`: names in lower case, or of any case where they are read so.
 
-    `where` names engine and address for the operator.
+    `where` names the engine, and no address: clients read it.
     """
     try:
         body: Any = msgspec.json.decode(raw)

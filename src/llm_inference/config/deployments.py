@@ -42,6 +42,11 @@ def check_deployments(models: Sequence[ModelConfig]) -> None:
 
 def _check_names(names: dict[str, tuple[ModelConfig, ...]]) -> None:
     """All that clients may say means one thing."""
+    for name, entries in names.items():
+        aliases = [alias for entry in entries for alias in entry.aliases]
+        for alias in aliases:
+            if aliases.count(alias) > 1:
+                raise ValueError(f'the alias "{alias}" stands for all entries named "{name}"; say it once')
     said = [*names, *(one for entries in names.values() for one in _versions(entries))]
     said += [alias for entries in names.values() for one in entries for alias in one.aliases]
     seen: set[str] = set()

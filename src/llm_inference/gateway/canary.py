@@ -75,13 +75,14 @@ class Canary:
             sampling=SamplingParams(max_tokens=1, temperature=0.0),
         )
         begun = time.perf_counter()
-        reason = ""
+        reason = detail = ""
         try:
             await asyncio.wait_for(_drain(engine, request), TIMEOUT_S)
         except asyncio.TimeoutError:
             reason = f"no token within {TIMEOUT_S:g} s"
         except LLMInferenceError as error:
             reason = error.message
+            detail = f" ({error.detail})" if error.detail else ""  # for the log alone
         except Exception as error:
             _LOG.exception("the canary of %s failed", name)
             reason = f"{type(error).__name__}: {error}"
@@ -92,7 +93,7 @@ class Canary:
         self._metrics.count("canary_runs_total", (name, "failed" if reason else "ok"))
         self._metrics.observe("canary_seconds", (name,), seconds)
         if reason:
-            _LOG.warning("the canary of %s got no token: %s", name, reason)
+            _LOG.warning("the canary of %s got no token: %s%s", name, reason, detail)
 
 
 async def _drain(engine: Engine, request: GenerateRequest) -> None:

@@ -49,7 +49,7 @@ class Dispatch:
 
 def refusal(scope: Scope, error: LLMInferenceError) -> Response:
     """The answer to a request that ends with `error`; its record says so, too."""
-    record_of(scope).error = error.public_code or type(error).type
+    record_of(scope).failed(error)
     return response_of(error)
 
 

@@ -254,7 +254,7 @@ class EventStream(_GenerationResponse):
             # Too late for a status: one error event, and the end without [DONE].
             if not isinstance(error, LLMInferenceError):
                 _LOG.exception("unhandled error in the stream of request %s", record.request_id)
-            record.error = failure.body_of(error).code
+            record.failed(error)
             await _last_word(turn, send, sse.frame(failure.encode(error)))
 
 

@@ -13,6 +13,7 @@ from typing import Any, cast
 from starlette.types import Scope
 
 from llm_inference.engine.types import Delta, Usage
+from llm_inference.errors import LLMInferenceError
 from llm_inference.gateway import spans
 from llm_inference.gateway.tenants.key import ApiKey
 from llm_inference.telemetry.logging import log_fields
@@ -56,6 +57,7 @@ class RequestRecord:
     engine_total_s: float | None = None
     finish_reasons: list[str] = field(default_factory=list)
     error: str | None = None
+    error_detail: str | None = None  # where, and what the system said
     aborted: bool = False
     metered: bool = False  # the ledger has a row for it
     quiet: bool = False  # probes: no line when all is well
@@ -85,6 +87,14 @@ class RequestRecord:
             if self.engine_ttft_s is None:
                 self.engine_ttft_s = timing.ttft_s
             self.engine_total_s = timing.total_s
+
+    def failed(self, error: BaseException) -> None:
+        """The request ends with `error`."""
+        if isinstance(error, LLMInferenceError):
+            self.error = error.public_code or type(error).type
+            self.error_detail = error.detail
+        else:
+            self.error = "server_error"
 
     @property
     def final_status(self) -> int:
@@ -141,6 +151,8 @@ class RequestRecord:
             "finish_reason": self.finish_reason,
             "error": self.error,
         }
+        if self.error_detail is not None:
+            fields["error_detail"] = self.error_detail
         if self.prompt is not None:
             fields["prompt"] = self.prompt
         log_fields(_LOG, "request", fields)

@@ -47,6 +47,7 @@ from llm_inference.native.grammar_guard import GrammarGuard
 from llm_inference.native.plan import NativePlan
 from llm_inference.native.prepare import Preparer
 from llm_inference.native.wire import CoreReport
+from llm_inference.telemetry.logging import pass_on
 from llm_inference.telemetry.profiling.figures import ProfileOrder, ProfileResult
 
 logger = logging.getLogger(__name__)
@@ -228,7 +229,7 @@ class NativeEngine:
                 on_exit=self._on_exit,
                 on_ready=lambda: self._failure_file.unlink(missing_ok=True),
                 on_failed=self._on_failed,
-                on_line=lambda line: print(line, file=sys.stderr, flush=True),
+                on_line=pass_on,
             )
         )
 

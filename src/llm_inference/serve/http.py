@@ -25,6 +25,7 @@ from llm_inference.gateway.canary import Canary
 from llm_inference.gateway.settings import GatewaySettings
 from llm_inference.serve.connection import BoundedConnection
 from llm_inference.serve.desk import Desk
+from llm_inference.serve.open_files import OpenFiles
 from llm_inference.serve.telemetry import metrics_of, running_tracing, sent_metrics, shared_metrics
 from llm_inference.serve.tenants import running_tenants
 from llm_inference.serve.warm_up import warm_models
@@ -115,6 +116,7 @@ async def _serve(
     warming: asyncio.Task[None] | None = None
     canary: asyncio.Task[None] | None = None
     waiting = asyncio.create_task(stopping.wait())
+    watching = asyncio.create_task(OpenFiles().watch())
     try:
         while not server.started and not serving.done():  # noqa: ASYNC110 - uvicorn has no event for it
             await asyncio.sleep(0.01)
@@ -145,7 +147,7 @@ async def _serve(
             running.cancel()
         await asyncio.gather(*left, return_exceptions=True)  # their last lines and ledger rows are written
     finally:
-        tasks = [task for task in (serving, waiting, warming, canary) if task is not None]
+        tasks = [task for task in (serving, waiting, watching, warming, canary) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

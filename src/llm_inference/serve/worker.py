@@ -19,7 +19,7 @@ from llm_inference.errors import StartupError
 from llm_inference.serve.http import run_gateway
 from llm_inference.serve.listener import bind
 from llm_inference.serve.workforce import overseen
-from llm_inference.telemetry.logging import configure_logging
+from llm_inference.telemetry.logging import configure_logging, pass_on
 
 
 def worker_spec(run_dir: Path, index: int) -> ChildSpec:
@@ -36,7 +36,7 @@ def worker_spec(run_dir: Path, index: int) -> ChildSpec:
         argv=(sys.executable, "-m", "llm_inference.serve.worker", str(run_dir), str(index)),
         ready=ready,
         ready_timeout_s=60.0,
-        on_line=lambda line: print(line, file=sys.stderr, flush=True),
+        on_line=pass_on,
     )
 
 

@@ -6,7 +6,8 @@
     console  2025-01-31T09:30:00.123Z INFO    llm_inference.serve: request finished request_id=r-1 total_s=0.4
 
 Whatever stands in a message, a field or an exception (line breaks, terminal escapes, bidi marks) comes out escaped.
-Only a traceback in the console form takes more lines, each behind a `    | ` that no record begins with.
+Only a traceback in the console form takes more lines, each behind a `    | ` that no record begins with. A log that
+nobody reads stops nobody: see `telemetry/log_stream.py`.
 
 Knows nothing of requests or HTTP: what a field means is its writer's business.
 """
@@ -28,6 +29,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TextIO
 
 import msgspec
 
+from llm_inference.telemetry.log_stream import LogStream
+
 if TYPE_CHECKING:
     _StreamHandler = logging.StreamHandler[TextIO]
 else:
@@ -45,6 +48,8 @@ _PLAIN = frozenset({str, int, bool, float, type(None)})
 _STR = frozenset({str})
 #: Unicode categories that move the cursor, break a line, reorder it or cannot be encoded.
 _UNPRINTABLE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+#: How long the end of the process waits for a reader of its last lines.
+_LAST_LINES_S = 1.0
 
 
 def configure_logging(
@@ -58,11 +63,13 @@ def configure_logging(
     then stands in every JSON line.
     """
     stream = sys.stderr if stream is None else stream
-    handler = _SafeHandler(stream)
+    root = logging.getLogger()
+    before = [one for one in root.handlers if isinstance(one, _SafeHandler)]
+    # One writer for a stream: lines that still wait there come before those that follow.
+    handler = _SafeHandler(stream, next((one.out for one in before if one.stream is stream), None))
     console = resolve_format(format, stream) == "console"
     handler.setFormatter(ConsoleFormatter() if console else JsonFormatter(worker))
-    root = logging.getLogger()
-    for old in [one for one in root.handlers if isinstance(one, _SafeHandler)]:
+    for old in before:
         root.removeHandler(old)
     root.addHandler(handler)
     root.setLevel(logging.WARNING)
@@ -82,14 +89,26 @@ def resolve_format(format: LogFormat, stream: TextIO) -> Literal["json", "consol
     return format
 
 
+def pass_on(line: str) -> None:
+    """A line that a child has logged already, to where this process logs, as it is."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, _SafeHandler):
+            handler.pass_on(line)
+            return
+    print(line, file=sys.stderr, flush=True)
+
+
 class _SafeHandler(_StreamHandler):
     """Ours, so that a second `configure_logging` finds it; survives a stream that cannot encode a character.
 
     Lines below warning that come in one round of the event loop are written at its end, all at once.
     """
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, out: LogStream | None = None) -> None:
+        """`out`: what writes to `stream` already."""
         super().__init__(stream)
+        self.out = LogStream(stream, self._lost_line) if out is None else out
+        self.out.lost_line = self._lost_line
         self._lines: list[str] = []
         self._flushed_by: asyncio.AbstractEventLoop | None = None  # it has been asked to
 
@@ -114,10 +133,30 @@ class _SafeHandler(_StreamHandler):
             lines, self._lines = self._lines, []
             self._flushed_by = None
             if lines:
-                self.stream.write("".join(lines))
-            super().flush()
+                self.out.write("".join(lines))
         finally:
             self.release()
+
+    def pass_on(self, line: str) -> None:
+        with suppress(OSError, ValueError):
+            self.acquire()
+            try:
+                self._lines.append(line + self.terminator)
+                self.flush()
+            finally:
+                self.release()
+
+    def close(self) -> None:
+        """At the end of the process; the stream is not ours to close."""
+        with suppress(OSError, ValueError):
+            self.flush()
+        self.out.close(_LAST_LINES_S)
+        super().close()
+
+    def _lost_line(self, count: int) -> str:
+        message = f"{count} log lines are lost: nobody has read the log for a while, and the service did not wait"
+        record = logging.LogRecord(__name__, logging.WARNING, "", 0, message, (), None)
+        return self.format(record) + self.terminator
 
     def _flush_late(self) -> None:
         with suppress(OSError, ValueError):  # a stream that is full or closed: there is no place to say so

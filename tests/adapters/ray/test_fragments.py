@@ -20,17 +20,18 @@ from llm_inference.errors import (
         InvalidRequestError("no", param="messages[0].content"),
         ContextLengthError("long", param="prompt"),
         OverloadedError("full", retry_after_s=3.0),
-        EngineError("gone", code="engine_restarting"),
+        EngineError("gone", code="engine_restarting", detail="at http://10.0.0.5:8000"),
     ],
 )
-def test_an_error_crosses_with_all_that_a_client_sees_of_it(error: LLMInferenceError) -> None:
+def test_an_error_crosses_with_all_that_clients_and_the_log_see_of_it(error: LLMInferenceError) -> None:
     wire = msgspec.msgpack.encode(Fragment(failure=Failure.of(error)))
     failure = msgspec.msgpack.decode(wire, type=Fragment).failure
     assert failure is not None
     back = failure.as_error()
     assert type(back) is type(error)
-    assert (back.message, back.param, back.public_code, back.retry_after_s, back.status) == (
+    assert (back.message, back.detail, back.param, back.public_code, back.retry_after_s, back.status) == (
         error.message,
+        error.detail,
         error.param,
         error.public_code,
         error.retry_after_s,

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from llm_inference.engine.base import EngineStats
 from llm_inference.engine.fake import FakeEngine
 from llm_inference.errors import EngineError, InvalidRequestError, NotReadyError, OverloadedError
@@ -57,6 +59,13 @@ def test_a_replica_that_says_it_is_full_is_believed_for_a_while() -> None:
     replica.failed(OverloadedError("full", retry_after_s=3600))
     clock.now += 5
     assert not replica.saturated
+
+
+def test_the_log_says_where_it_was(caplog: pytest.LogCaptureFixture) -> None:
+    Replica("a", FakeEngine(), clock=Clock()).failed(
+        NotReadyError("the engine 'x' is away", detail="at http://10.0.0.5")
+    )
+    assert caplog.messages == ["replica a is left alone for 2 s: the engine 'x' is away (at http://10.0.0.5)"]
 
 
 def test_what_is_an_illness() -> None:

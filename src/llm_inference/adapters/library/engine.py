@@ -14,7 +14,6 @@ import asyncio
 import contextlib
 import itertools
 import logging
-import sys
 import uuid
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
@@ -38,6 +37,7 @@ from llm_inference.engine.registry import EngineContext
 from llm_inference.engine.supervisor import Child, ChildSpec, RestartPolicy, in_public
 from llm_inference.engine.types import Delta, GenerateRequest, ModelInfo, Prompt, TokenizeResult
 from llm_inference.errors import LLMInferenceError, StartupError
+from llm_inference.telemetry.logging import pass_on
 
 logger = logging.getLogger(__name__)
 
@@ -196,7 +196,7 @@ class LibraryEngine:
                 on_exit=self._on_exit,
                 on_ready=lambda: self._failure_file.unlink(missing_ok=True),
                 on_failed=self._on_failed,
-                on_line=lambda line: print(f"{self._profile.name}: {line}", file=sys.stderr, flush=True),
+                on_line=lambda line: pass_on(f"{self._profile.name}: {line}"),
                 policy=policy,
             )
         )

@@ -20,16 +20,21 @@ class Failure(msgspec.Struct, frozen=True):
     param: str | None = None
     code: str | None = None
     retry_after_s: float | None = None
+    detail: str | None = None
 
     @classmethod
     def of(cls, error: Exception) -> Failure:
         if not isinstance(error, LLMInferenceError):
             return cls(EngineError.__name__, f"the replica failed: {type(error).__name__}: {error}")
-        return cls(type(error).__name__, error.message, error.param, error.public_code, error.retry_after_s)
+        return cls(
+            type(error).__name__, error.message, error.param, error.public_code, error.retry_after_s, error.detail
+        )
 
     def as_error(self) -> LLMInferenceError:
         kind = error_class(self.kind)
-        return kind(self.message, param=self.param, code=self.code, retry_after_s=self.retry_after_s)
+        return kind(
+            self.message, param=self.param, code=self.code, retry_after_s=self.retry_after_s, detail=self.detail
+        )
 
 
 class Fragment(msgspec.Struct, frozen=True, omit_defaults=True):

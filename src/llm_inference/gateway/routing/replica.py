@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from llm_inference.engine.base import Engine, ReportsStats
 from llm_inference.engine.held import Held
-from llm_inference.errors import NotReadyError, OverloadedError, RequestError
+from llm_inference.errors import LLMInferenceError, NotReadyError, OverloadedError, RequestError
 from llm_inference.gateway.routing.breaker import Breaker, Ejection
 
 _LOG = logging.getLogger("llm_inference.gateway.routing")
@@ -120,7 +120,8 @@ class Replica:
             self.num_failures += 1
             if self.breaker.failed(at_once=isinstance(error, NotReadyError)):
                 left_s = self.breaker.ejected_until - self._clock()
-                _LOG.warning("replica %s is left alone for %.3g s: %s", self.id, left_s, error)
+                why = error.full_message if isinstance(error, LLMInferenceError) else error
+                _LOG.warning("replica %s is left alone for %.3g s: %s", self.id, left_s, why)
 
 
 def header_value(replica_id: str) -> bytes:

@@ -96,7 +96,7 @@ class Shadowing:
                 await self._compare(self._jobs[0])
             except LLMInferenceError as error:
                 self.num_dropped += 1
-                _LOG.info("a comparison of tiers failed: %s", error.message)
+                _LOG.info("a comparison of tiers failed: %s", error.full_message)
             except Exception:
                 self.num_dropped += 1
                 _LOG.exception("a comparison of tiers failed")
