@@ -81,7 +81,7 @@ def test_install_list_remove(invoke: Invoke, tmp_path: Path) -> None:
 def test_the_list_as_json(invoke: Invoke) -> None:
     printed = json.loads(invoke("engines", "list", "--json")[1])
     small, large = printed["engines"]
-    assert printed["runners"]["compiled"].startswith("int8 and int4; ")
+    assert printed["runners"]["compiled"].startswith("float32, int8 and int4; ")
     assert not small["installed"]
     assert small["install"] == "llm-inference engines install small"
     assert (small["formats"], small["quantizations"], small["devices"]) == (["gguf"], ["int4"], ["cpu"])
