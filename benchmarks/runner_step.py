@@ -73,21 +73,14 @@ def make_runner(
     if name == "torch":
         model = load_model(directory, spec, dtype=dtype, device=device, quantization=quantization)
         runner = TorchRunner(model, block_size=BLOCK_SIZES["torch"])
-    elif name == "compiled":
-        from llm_inference.native.runner.compiled_runner import CompiledRunner
-
-        runner = CompiledRunner(
-            directory,
-            spec,
-            dtype=dtype,
-            quantization=quantization,
-            kv_cache_dtype=kv_cache_dtype,
-            num_threads=available_cpus(),
-        )
     else:
-        from llm_inference.native.runner.openvino_runner import OpenVINORunner
-
-        runner = OpenVINORunner(
+        # The extension or the package is needed only by those that ask for it.
+        kind: type[CompiledRunner] | type[OpenVINORunner]
+        if name == "compiled":
+            from llm_inference.native.runner.compiled_runner import CompiledRunner as kind
+        else:
+            from llm_inference.native.runner.openvino_runner import OpenVINORunner as kind
+        runner = kind(
             directory,
             spec,
             dtype=dtype,

@@ -30,9 +30,8 @@ do the rest, between `update` and `schedule`. When parked sequences hold the blo
 in free blocks: nobody is preempted for them. Wrong ones' slots are written again later; only what stands is committed.
 
 Look-ahead (scheduling a step before the last one's tokens are known) would need positions counted from tokens in
-flight rather than from `num_computed_tokens`, nothing else here.
-
-This module does not know how tokens are computed, sampled or sent.
+flight rather than from `num_computed_tokens`, nothing else here. How tokens are computed, sampled or sent is not
+known here.
 """
 
 from __future__ import annotations

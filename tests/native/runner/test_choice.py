@@ -94,6 +94,10 @@ def test_kernels_are_not_compiled_where_they_are_not_wanted() -> None:
     assert choose_runner("auto", replace(WANTED, precision="bfloat16"), machine).name == "openvino"
     assert choose_runner("torch", replace(WANTED, quantization="int8"), machine).name == "torch"
     assert choose_runner("auto", replace(WANTED, quantization="int8", model_type="gpt2"), machine).name == "torch"
+    narrow = replace(machine, cpu_flags=frozenset({"avx2"}))
+    assert choose_runner("auto", WANTED, narrow).name == "openvino"
+    assert choose_runner("auto", replace(WANTED, quantization="int8"), narrow).name == "openvino"
+    assert choose_runner("auto", WANTED, replace(machine, architecture="aarch64")).name == "openvino"
 
 
 @pytest.mark.parametrize(

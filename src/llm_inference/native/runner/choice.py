@@ -31,6 +31,7 @@ OPENVINO_RELEASE: Final = (2026, 4)
 _LLAMA_FAMILY: Final = ("llama", "mistral", "qwen2")
 _OPENVINO_QUANTIZATIONS: Final = (None, "int8")
 _COMPILED_QUANTIZATIONS: Final = (None, "int8", "int4")
+_COMPILED_WEIGHTS: Final = "float32, int8 and int4"
 _X86: Final = ("x86_64", "AMD64")
 _MACHINES: Final = (*_X86, "aarch64", "arm64")
 #: CPU features that openvino computes in bfloat16 with.
@@ -40,6 +41,7 @@ _BFLOAT16: Final = frozenset({"avx512_bf16", "amx_bf16"})
 _BYTE_PRODUCTS: Final = frozenset({"avx512_vnni", "avx_vnni"})
 #: What our kernels in float32 are the faster ones with.
 _WIDE_VECTORS: Final = "avx512f"
+_FASTEST_FIRST: Final[tuple[RunnerName, ...]] = ("compiled", "openvino", "torch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,7 @@ def runner_states(machine: Machine, kernels: str) -> dict[RunnerName, str]:
     )
     openvino = next(_openvino_obstacles(wanted, machine), None)
     return {
-        "compiled": f"float32, int8 and int4; {kernels}",
+        "compiled": f"{_COMPILED_WEIGHTS}; {kernels}",
         "openvino": openvino or f"float32, bfloat16 and int8; ready: version {machine.openvino}",
         "torch": "everything else; ready",
     }
@@ -98,25 +100,29 @@ def runner_states(machine: Machine, kernels: str) -> dict[RunnerName, str]:
 def choose_runner(requested: Literal["auto"] | RunnerName, wanted: Wanted, machine: Machine) -> RunnerChoice:
     """Raises `ConfigError` when a runner is asked for by name that cannot do it, or none can."""
     if requested != "auto":
-        obstacle = next(_OBSTACLES[requested](wanted, machine), None)
+        obstacle = next(_against(requested, wanted, machine, by_name=True), None)
         if obstacle is not None:
             advice = "Leave `kv_cache_dtype` out" if requested == "torch" else "Set `runner: torch`, or leave it out"
             raise ConfigError(f"runner: {requested} cannot serve this: {obstacle}. {advice}.")
         return RunnerChoice(requested, "the configuration says so")
     passed_over: list[str] = []
-    for name in _candidates(wanted):
-        obstacle = next(_OBSTACLES[name](wanted, machine), None)
-        if obstacle is None and name == "compiled":
-            obstacle = next(_slower(wanted, machine), None)
+    for name in _FASTEST_FIRST:
+        obstacle = next(_against(name, wanted, machine), None)
         if obstacle is None:
             return RunnerChoice(name, "; ".join([*_why(name, machine), *passed_over]))
         passed_over.append(obstacle)
     raise ConfigError(f"kv_cache_dtype: {wanted.kv_cache_dtype} cannot be had: {'; '.join(passed_over)}. Leave it out.")
 
 
-def _candidates(wanted: Wanted) -> tuple[RunnerName, ...]:
-    """The fastest first."""
-    return ("compiled", "openvino", "torch")
+def _against(name: RunnerName, wanted: Wanted, machine: Machine, *, by_name: bool = False) -> Iterator[str]:
+    """Why it is not taken, the most telling reason first. Who names a runner has it although another is faster."""
+    yield from _OBSTACLES[name](wanted, machine)
+    if name == "compiled":
+        if not by_name:
+            yield from _slower(wanted, machine)
+        obstacle = machine.kernels()
+        if obstacle is not None:
+            yield f"the compiled runner is not to be had: {obstacle}"
 
 
 def _why(name: RunnerName, machine: Machine) -> Iterator[str]:
@@ -128,13 +134,13 @@ def _why(name: RunnerName, machine: Machine) -> Iterator[str]:
 
 
 def _compiled_obstacles(wanted: Wanted, machine: Machine) -> Iterator[str]:
-    """Why the compiled runner cannot be taken, the most telling reason first."""
+    """Of the kernels themselves `_against` asks last."""
     if wanted.device != "cpu":
         yield f"the compiled runner runs on CPUs, and the device is {wanted.device}"
     whole = wanted.quantization is None
     if wanted.quantization not in _COMPILED_QUANTIZATIONS or (whole and wanted.precision != "float32"):
-        known = "float32, int8 and int4"
-        yield f"the compiled runner has weights in {known}, and this model is to be in {_said(wanted)}"
+        asked = wanted.quantization or wanted.precision
+        yield f"the compiled runner has weights in {_COMPILED_WEIGHTS}, and this model is to be in {asked}"
     yield from _model_obstacles("the compiled runner", wanted)
     if wanted.head_dim % HEAD_DIM_STEP or wanted.head_dim > MAX_HEAD_DIM:
         most = f"a multiple of {HEAD_DIM_STEP} up to {MAX_HEAD_DIM}"
@@ -142,9 +148,6 @@ def _compiled_obstacles(wanted: Wanted, machine: Machine) -> Iterator[str]:
     if wanted.precision not in ("float32", "bfloat16"):
         yield f"the compiled runner computes in float32 between products, not in {wanted.precision}"
     yield from _block_obstacles("compiled", "the compiled runner", wanted)
-    obstacle = machine.kernels()
-    if obstacle is not None:
-        yield f"the compiled runner is not to be had: {obstacle}"
 
 
 def _slower(wanted: Wanted, machine: Machine) -> Iterator[str]:
@@ -157,7 +160,6 @@ def _slower(wanted: Wanted, machine: Machine) -> Iterator[str]:
 
 
 def _openvino_obstacles(wanted: Wanted, machine: Machine) -> Iterator[str]:
-    """Why openvino cannot be taken, the most telling reason first."""
     release = ".".join(map(str, OPENVINO_RELEASE))
     if wanted.device != "cpu":
         yield f"openvino runs on CPUs, and the device is {wanted.device}"
@@ -198,10 +200,6 @@ def _model_obstacles(who: str, wanted: Wanted) -> Iterator[str]:
 def _block_obstacles(name: RunnerName, who: str, wanted: Wanted) -> Iterator[str]:
     if wanted.block_size not in (None, BLOCK_SIZES[name]):
         yield f"{who} needs a block_size of {BLOCK_SIZES[name]}, and {wanted.block_size} is configured"
-
-
-def _said(wanted: Wanted) -> str:
-    return wanted.quantization or wanted.precision
 
 
 _OBSTACLES: Final[dict[RunnerName, Callable[[Wanted, Machine], Iterator[str]]]] = {

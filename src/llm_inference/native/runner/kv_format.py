@@ -9,7 +9,7 @@ from typing import Final
 from llm_inference.model_spec import DTYPE_BYTES, ModelSpec
 from llm_inference.native.runner.choice import KVCacheDType, RunnerName
 
-#: Machines whose attention reads a cache of 8 bits.
+#: Machines on which openvino's attention reads a cache of 8 bits.
 _EIGHT_BIT_MACHINES: Final = ("x86_64", "AMD64")
 #: A float32 scale and a float32 zero point, kept behind the values that they belong to.
 _SCALE_BYTES: Final = 8
@@ -46,11 +46,9 @@ def kv_format(
 
     Each token has its own scale in each head: what it becomes does not depend on its company or on chunks.
     """
-    eight_bit = kv_cache_dtype == "int8" or (quantization is not None and kv_cache_dtype == "auto")
-    if runner == "compiled":
-        return KVFormat("uint8", _SCALE_BYTES) if eight_bit else KVFormat("float32")
-    if kv_cache_dtype == "int8":
+    reads_eight_bit = runner == "compiled" or (
+        runner == "openvino" and (architecture or platform.machine()) in _EIGHT_BIT_MACHINES
+    )
+    if kv_cache_dtype == "int8" or (quantization is not None and kv_cache_dtype == "auto" and reads_eight_bit):
         return KVFormat("uint8", _SCALE_BYTES)
-    if runner == "openvino" and eight_bit and (architecture or platform.machine()) in _EIGHT_BIT_MACHINES:
-        return KVFormat("uint8", _SCALE_BYTES)
-    return KVFormat(precision)
+    return KVFormat("float32" if runner == "compiled" else precision)

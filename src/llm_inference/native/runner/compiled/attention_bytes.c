@@ -37,8 +37,8 @@ void round_query(const attention_t *a, const scratch_t *s, int32_t row, int32_t 
     s->query_sum[row] = s->query_scale[row] * (float)i_sum(sum);
 }
 
-/* A tile that is asked for, a few lines at a time, while something else is computed. Tiles lie anywhere and are short, so
- * that the machine does not foresee them; asked for at once they would hold up what asks. */
+/* A tile that is asked for, a few lines at a time, while something else is computed. Tiles lie anywhere and are short,
+ * so that the machine does not foresee them; asked for at once they would hold up what asks. */
 typedef struct {
     const uint8_t *at, *end;
 } ahead_t;

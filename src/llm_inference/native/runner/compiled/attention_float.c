@@ -1,5 +1,5 @@
-/* Attention over keys and values that are floats. The products are those of linear_float.c in small: a block's keys are a
- * panel of 32 outputs, its values are one of as many outputs as a head has dimensions.
+/* Attention over keys and values that are floats. The products are those of linear_float.c in small: a block's keys are
+ * a panel of 32 outputs, its values are one of as many outputs as a head has dimensions.
  */
 #include <math.h>
 
@@ -50,7 +50,8 @@ INLINE void weigh_rows(const int rows, const int vectors, const int lanes, const
         for (int v = 0; v < vectors; v++) v_store(out + r * MAX_HEAD_DIM + from + WIDTH * v, sums[r][v]);
 }
 
-static void score_block(int32_t rows, const float *keys, int32_t dim, const scratch_t *s, ahead_t ahead, float *scores) {
+static void score_block(int32_t rows, const float *keys, int32_t dim, const scratch_t *s, ahead_t ahead,
+                        float *scores) {
     for (int32_t row = 0; row < rows; row += MAX_ROWS) {
         const float *queries = s->queries + (ptrdiff_t)row * MAX_HEAD_DIM;
 #define SCORE(n) score_rows(n, keys, dim, queries, &ahead, scores + (ptrdiff_t)row * PARTITION)
@@ -95,7 +96,8 @@ static void soften(const scratch_t *s, int32_t row, int32_t from, int32_t to, in
     to = to < num_tokens ? to : num_tokens;
     const f32x16 nothing = f_set(-INFINITY), zero = f_set(0.0f);
     f32x16 most = nothing, sum = zero;
-    for (int32_t i = from / 16 * 16; i < to; i += 16) most = f_max(most, seen(f_load(scores + i), i, from, to, nothing));
+    for (int32_t i = from / 16 * 16; i < to; i += 16)
+        most = f_max(most, seen(f_load(scores + i), i, from, to, nothing));
     const float largest = s->part_largest[row] = f_largest(most);
     for (int32_t i = 0; i < num_tokens; i += 16) {
         const f32x16 weight = seen(f_exp(f_sub(f_load(scores + i), f_set(largest))), i, from, to, zero);

@@ -36,15 +36,15 @@ INLINE int32_t first_seen(int32_t position, int32_t window) {
     return window > 0 && position + 1 > window ? position + 1 - window : 0;
 }
 
-/* A query, turned by its position, as `multiply` needs it. */
+/* A query, turned by its position, as the products need it. */
 void round_query(const attention_t *attention, const scratch_t *s, int32_t row, int32_t token, int32_t head);
 void put_float_query(const attention_t *attention, const scratch_t *s, int32_t row, int32_t token, int32_t head);
 
 /* One partition for all rows of a task, into `part`, `part_largest` and `part_sum`. `next`: what this thread comes to
  * after it. */
-void attend_bytes(const attention_t *attention, const attention_task_t *task, const tiles_t *tiles, const tiles_t *next,
-                  const scratch_t *s);
-void attend_floats(const attention_t *attention, const attention_task_t *task, const tiles_t *tiles, const tiles_t *next,
-                   const scratch_t *s);
+void attend_bytes(const attention_t *attention, const attention_task_t *task, const tiles_t *tiles,
+                  const tiles_t *next, const scratch_t *s);
+void attend_floats(const attention_t *attention, const attention_task_t *task, const tiles_t *tiles,
+                   const tiles_t *next, const scratch_t *s);
 
 #endif

@@ -23,8 +23,10 @@ void buffer_free(buffer_t *buffer) {
 
 int rounded_reserve(rounded_buffers_t *buffers, int32_t num_tokens, int32_t width, int32_t bits) {
     const size_t tokens = (size_t)num_tokens, groups = (size_t)width / ROUNDED_GROUP;
-    if (bits == FLOAT_BITS)
-        return buffer_reserve(&buffers->floats, (tokens + (size_t)float_lanes(num_tokens)) * (size_t)width * sizeof(float));
+    if (bits == FLOAT_BITS) {
+        const size_t rows = tokens + (size_t)float_lanes(num_tokens);
+        return buffer_reserve(&buffers->floats, rows * (size_t)width * sizeof(float));
+    }
     return buffer_reserve(&buffers->values, tokens * (size_t)width) &&
            buffer_reserve(&buffers->scales, tokens * groups * sizeof(float)) &&
            buffer_reserve(&buffers->offsets, tokens * groups * sizeof(int32_t)) &&

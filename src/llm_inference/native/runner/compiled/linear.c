@@ -2,9 +2,9 @@
  *
  * A panel holds 32 outputs, group after group of inputs; weights are read once, in a straight line:
  *
- *   8 bits, 64 inputs   16 quads of inputs x [outputs 0-15 | 16-31] x 4 bytes, weight + 128, then 32 scales   2112 bytes
+ *   8 bits, 64 inputs   16 quads of inputs x [outputs 0-15 | 16-31] x 4 bytes, weight + 128, then 32 scales 2112 bytes
  *   4 bits, 32 inputs   4 pairs of quads x [outputs 0-15 | 16-31] x 4 bytes, the first quad in the low half of each
- *                       byte and the second in the high one, then 32 scales and 32 minima                       640 bytes
+ *                       byte and the second in the high one, then 32 scales and 32 minima                    640 bytes
  *
  * Scales and minima are in half precision. One `dot4` adds four products to each of sixteen outputs; it takes unsigned
  * weights, so that sums in 8 bits begin at minus what the 128 will have added.

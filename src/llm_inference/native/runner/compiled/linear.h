@@ -50,8 +50,8 @@ typedef struct {
     int32_t limit;    /* outputs to write; a whole number of panels but for the head */
 } destination_t;
 
-/* `x` [count], count a multiple of 64, becomes row `token` of `rounded`. Rounded, an infinite number or one that is none
- * makes every product with the row NaN. */
+/* `x` [count], count a multiple of 64, becomes row `token` of `rounded`. Rounded, an infinite number or one that is
+ * none makes every product with the row NaN. */
 void round_row(const float *x, int32_t count, const activations_t *rounded, int32_t token);
 
 int32_t num_panels(const llm_matrix *matrix);

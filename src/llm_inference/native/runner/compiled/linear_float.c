@@ -1,7 +1,7 @@
 /* Products with matrices of floats, a tile of up to MAX_ROWS tokens and a panel of 32 outputs at a time.
  *
- * A panel is [input][32 outputs]: it is read in a straight line. Sums run over the inputs in order, whatever the tile: a
- * token's result does not depend on its company.
+ * A panel is [input][32 outputs]: it is read in a straight line. Sums run over the inputs in order, whatever the tile:
+ * a token's result does not depend on its company.
  */
 #include "linear_float.h"
 

@@ -1,6 +1,6 @@
 /* Sums of products of floats in the vectors that a machine has: what linear_float.c and attention_float.c are made of.
  *
- * `rows` of numbers a, each times `vectors` vectors of b:   sums[row][vector] += a[row, i] * b[i, vector]   for i in order
+ * `rows` of numbers a, each times `vectors` vectors of b: sums[row][vector] += a[row, i] * b[i, vector]  for i in order
  *
  * The vectors of b serve all rows, and numbers of a are broadcast from memory. Sums stay in registers if there are at
  * most MAX_SUMS of them. A row's sums do not depend on how many rows there are.
@@ -41,9 +41,9 @@ INLINE vector_t v_fma(vector_t a, vector_t b, vector_t c) { return a * b + c; }
 /* Rows with two vectors each. */
 #define MAX_ROWS (MAX_SUMS / 2)
 
-/* Memory that is asked for while something else is computed, `lines` lines of 64 bytes at a time. What lies anywhere and
- * is short, or is read once and used several times, the machine does not foresee; asked for at once it would hold up
- * what asks. */
+/* Memory that is asked for while something else is computed, `lines` lines of 64 bytes at a time. What lies anywhere
+ * and is short, or is read once and used several times, the machine does not foresee; asked for at once it would hold
+ * up what asks. */
 typedef struct {
     const uint8_t *at, *end;
     int lines;

@@ -193,7 +193,8 @@ int32_t llm_multiply(const llm_matrix *matrix, const float *x, int32_t num_token
     const int32_t width = ROUND_UP(matrix->ins, PAD);
     rounded_buffers_t buffers = {0};
     buffer_t row = {0};
-    const int enough = rounded_reserve(&buffers, num_tokens, width, matrix->bits) && buffer_reserve(&row, (size_t)width * sizeof(float));
+    const int enough = rounded_reserve(&buffers, num_tokens, width, matrix->bits) &&
+                       buffer_reserve(&row, (size_t)width * sizeof(float));
     if (enough) {
         const activations_t rounded = rounded_view(&buffers, width, num_tokens);
         for (int32_t token = 0; token < num_tokens; token++) {

@@ -1,12 +1,12 @@
-/* One step of a decoder of the Llama family, with quantized weights or with floats: the interface that library.py calls.
+/* One step of a decoder of the Llama family, with quantized weights or with floats: what library.py calls.
  *
  * Everything that a struct points to belongs to the caller and must live as long as the runner (a description) or the
  * call (a step). Nothing here aborts or prints: what can fail says so by its result.
  *
  * Numbers. A matrix [outs, ins] is kept in panels of 32 outputs and groups of inputs (64 in 8 bits, 32 in 4 bits), see
- * linear.c and packing.py. Activations are rounded to int8, each token and group of 32 by itself, products are summed in
- * int32 within a group and in float32 over groups, in order: a token's result does not depend on its company. A matrix of
- * floats has panels without groups, see linear_float.c, and activations are not rounded.
+ * linear.c and packing.py. Activations are rounded to int8, each token and group of 32 by itself, products are summed
+ * in int32 within a group and in float32 over groups, in order: a token's result does not depend on its company. A
+ * matrix of floats has panels without groups, see linear_float.c, and activations are not rounded.
  */
 #ifndef LLM_STEP_H
 #define LLM_STEP_H
@@ -67,8 +67,8 @@ const char *llm_instruction_set(void);
 /* NULL and `*error` when it cannot be made. Starts num_threads - 1 threads, which sleep between steps. */
 llm_runner *llm_create(const llm_model *model, int32_t num_threads, int32_t *error);
 
-/* `data`: [layer, key or value, block, kv head, 32 * (head_dim + 8)] bytes, or [.., 32 * head_dim] floats, 64-byte aligned.
- * See cache.c for what lies in the last of these. Cleared memory is not needed. */
+/* `data`: [layer, key or value, block, kv head, 32 * (head_dim + 8)] bytes, or [.., 32 * head_dim] floats, 64-byte
+ * aligned. See cache.c for what lies in the last of these. Cleared memory is not needed. */
 void llm_set_cache(llm_runner *runner, uint8_t *data, int64_t num_blocks);
 
 /* Returns LLM_OK or LLM_OUT_OF_MEMORY, after which the runner is as it was before. */
