@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from llm_inference.adapters.events import EventReader
+from llm_inference.adapters.frames import decode
 from llm_inference.adapters.openai_stream import StreamReading, finish_reason
 from llm_inference.engine.types import Delta, Usage
 from llm_inference.errors import EngineError
@@ -202,6 +204,56 @@ def test_recorded_usage(shared_dir: Path) -> None:
     deltas = read(json.loads((folder / "test_chat_openai_usage.json").read_text()))
     assert deltas[-1].usage == Usage(39, 3)
     assert texts(deltas) == "OK!"
+
+
+def _chunk(choice: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice], **more}
+
+
+@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.parametrize(
+    "chunk",
+    [
+        _chunk({"index": 0, "delta": {"content": "a"}, "finish_reason": None, "logprobs": None}),
+        _chunk({"index": 1, "delta": {"role": "assistant", "content": ""}}),
+        _chunk({"index": 2, "delta": {"content": "a"}}),
+        _chunk({"index": None, "delta": {"content": "a"}}),
+        _chunk({"delta": {"content": "a"}}),
+        _chunk({"index": "0", "delta": {"content": "a"}}),
+        _chunk({"index": 0, "delta": {"content": "a", "unheard_of": None}, "unheard_of": []}),
+        _chunk({"index": 0, "delta": {"content": "a", "reasoning": "b"}}),
+        _chunk({"index": 0, "delta": {"content": "a"}, "finish_reason": "stop"}),
+        _chunk({"index": 0, "delta": {"content": "a"}, "stop_reason": 3, "finish_reason": ""}),
+        _chunk({"index": 0, "delta": {"content": "a"}, "token_ids": [7]}),
+        _chunk({"index": 0, "delta": {"content": None}}),
+        _chunk({"index": 0, "delta": {"content": [{"type": "text", "text": "a"}]}}),
+        _chunk({"index": 0, "delta": {"content": "a"}}, usage={"prompt_tokens": 3, "completion_tokens": 1}),
+        _chunk({"index": 0, "delta": {"content": "a"}}, error={"message": "no"}),
+        _chunk({"index": 0, "delta": {"content": "a"}}, object="error", message="no"),
+        _chunk({"index": 0, "delta": {"content": "\ud83d"}}),
+        _chunk({"index": 0, "delta": {"content": "a"}}, timing=math.nan),
+        {"choices": [], "id": "c"},
+    ],
+)
+def test_the_short_way_of_a_chunk_says_what_the_long_one_says(chunk: dict[str, Any], n: int) -> None:
+    """Of JSON a chunk with nothing but text is read by a way of its own, everything else as any decoded object."""
+    data = json.dumps(chunk).encode()
+    short, long = (StreamReading(n, where="the server") for _ in range(2))
+    try:
+        expected: Any = [(d.index, d.text, d.reasoning, d.token_ids, d.finish_reason) for d in long.take(decode(data))]
+    except EngineError as error:
+        with pytest.raises(EngineError, match=re.escape(error.message)):
+            short.take_event(data)
+        return
+    got = short.take_event(data)
+    assert [(d.index, d.text, d.reasoning, d.token_ids, d.finish_reason) for d in got] == expected
+    assert short.usage == long.usage
+
+
+def test_nothing_is_said_behind_the_end() -> None:
+    reading = StreamReading(2, where="the server")
+    reading.take(_chunk({"index": 0, "delta": {"content": "a"}, "finish_reason": "stop"}))
+    assert reading.take_event(json.dumps(_chunk({"index": 0, "delta": {"content": "b"}})).encode()) == []
 
 
 def _replay(raw: bytes, cuts: list[int]) -> list[Delta]:

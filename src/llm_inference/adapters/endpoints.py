@@ -8,8 +8,8 @@ Passive: only real requests tell. Knows nothing of HTTP; it is told what happene
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 EJECT_AFTER = 3  # failures in a row
@@ -46,24 +46,17 @@ class EndpointPool:
     def pick(self, without: Endpoint | None = None) -> Endpoint:
         """The server for the next request. If all are ejected, the one whose time is up first: better than none."""
         now = self._clock()
+        if len(self.endpoints) == 1:
+            return self.endpoints[0]
         candidates = [endpoint for endpoint in self.endpoints if endpoint is not without] or self.endpoints
         usable = [endpoint for endpoint in candidates if self._is_usable(endpoint, now)]
         if usable:
             return min(usable, key=lambda endpoint: (endpoint.num_in_flight, endpoint.num_failures))
         return min(candidates, key=lambda endpoint: endpoint.ejected_until_s)
 
-    @contextmanager
-    def use(self, endpoint: Endpoint) -> Iterator[None]:
+    def use(self, endpoint: Endpoint) -> AbstractContextManager[None]:
         """A request in flight there."""
-        endpoint.num_in_flight += 1
-        probing = endpoint.ejected_until_s > 0.0
-        endpoint.probing = endpoint.probing or probing
-        try:
-            yield
-        finally:
-            endpoint.num_in_flight -= 1
-            if probing:
-                endpoint.probing = False
+        return _Use(endpoint)
 
     def succeeded(self, endpoint: Endpoint) -> None:
         endpoint.num_failures = endpoint.num_ejections = 0
@@ -83,3 +76,23 @@ class EndpointPool:
         if endpoint.ejected_until_s == 0.0:
             return True
         return now >= endpoint.ejected_until_s and not endpoint.probing
+
+
+class _Use(AbstractContextManager[None]):
+    """A class, since a generator takes three times as long, and there is one with every request."""
+
+    __slots__ = ("_endpoint", "_probing")
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._probing = endpoint.ejected_until_s > 0.0
+
+    def __enter__(self) -> None:
+        self._endpoint.num_in_flight += 1
+        if self._probing:
+            self._endpoint.probing = True
+
+    def __exit__(self, *_: object) -> None:
+        self._endpoint.num_in_flight -= 1
+        if self._probing:
+            self._endpoint.probing = False

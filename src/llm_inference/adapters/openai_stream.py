@@ -23,9 +23,6 @@ from llm_inference.adapters.upstream_errors import from_event
 from llm_inference.engine.types import Delta, FinishReason, TokenLogprob, ToolCallDelta, Usage
 from llm_inference.errors import EngineError
 
-#: What stands beside the choices of a chunk and says nothing of the answer.
-_HARMLESS = frozenset({"choices", "created", "id", "model", "object", "service_tier", "system_fingerprint"})
-
 #: Where a server tells no token id.
 UNKNOWN_TOKEN_ID = -1
 
@@ -78,6 +75,43 @@ def read_usage(value: Any) -> Usage | None:
     return Usage(*(count or 0 for count in counts))
 
 
+class _Text(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    content: str
+    role: str | None = None
+    reasoning: None = None
+    reasoning_content: None = None
+    tool_calls: None = None
+    function_call: None = None
+    refusal: None = None
+
+
+class _TextChoice(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    delta: _Text
+    index: int | None = None
+    finish_reason: None = None
+    logprobs: None = None
+    stop_reason: None = None
+    matched_stop: None = None
+    token_ids: None = None
+
+
+class _TextChunk(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """A chunk that says nothing but some text, in the words of the servers that are usual. Nulls say nothing."""
+
+    choices: tuple[_TextChoice]
+    id: msgspec.Raw = msgspec.Raw()
+    object: str | None = None
+    created: msgspec.Raw = msgspec.Raw()
+    model: msgspec.Raw = msgspec.Raw()
+    service_tier: msgspec.Raw = msgspec.Raw()
+    system_fingerprint: msgspec.Raw = msgspec.Raw()
+    usage: None = None
+    prompt_token_ids: None = None
+
+
+_TEXT_CHUNK = msgspec.json.Decoder(_TextChunk)
+
+
 @dataclass(slots=True)
 class _Choice:
     text: str = ""  # so far; kept only where the server repeats it
@@ -104,28 +138,20 @@ class StreamReading:
 
     def take_event(self, data: bytes) -> list[Delta]:
         """`take` of a chunk that is still JSON. Raises `EngineError` when it is not."""
-        chunk = decode(data, self._where)
-        plain = self._plain(chunk)
-        return self.take(chunk) if plain is None else [plain]
+        plain = None if self._cumulative else self._plain(data)
+        return self.take(decode(data, self._where)) if plain is None else [plain]
 
-    def _plain(self, chunk: Any) -> Delta | None:
+    def _plain(self, data: bytes) -> Delta | None:
         """The delta of a chunk that is nothing but some text of one choice, as nearly all are; None for any other."""
-        if type(chunk) is not dict or self._cumulative:
+        try:
+            chunk = _TEXT_CHUNK.decode(data)
+        except msgspec.DecodeError:
             return None
-        for name, value in chunk.items():
-            if value and name not in _HARMLESS:
-                return None
-        choices = chunk.get("choices")
-        if type(choices) is not list or len(choices) != 1 or chunk.get("object") == "error":
+        choice = chunk.choices[0]
+        index = 0 if len(self._choices) == 1 else choice.index
+        if index is None or not 0 <= index < len(self._choices) or self._choices[index].finished:
             return None
-        raw = choices[0]
-        text = _text_alone(raw) if type(raw) is dict else None
-        if text is None:
-            return None
-        index = 0 if len(self._choices) == 1 else raw.get("index")
-        if type(index) is not int or not 0 <= index < len(self._choices) or self._choices[index].finished:
-            return None
-        return Delta(index=index, text=text)
+        return None if chunk.object == "error" else Delta(index=index, text=choice.delta.content)
 
     def take(self, chunk: Any) -> list[Delta]:
         """The deltas of one chunk. Raises the error that the chunk reports, `EngineError` for what is no chunk."""
@@ -247,23 +273,6 @@ def _place(choice: _Choice, index: Any, given_id: str | None, name: str | None) 
 
 def _is_bare_error(chunk: Mapping[str, Any]) -> bool:
     return ("message" in chunk or "detail" in chunk) and "usage" not in chunk
-
-
-def _text_alone(raw: Mapping[str, Any]) -> str | None:
-    """The text of a choice that says nothing else, as nearly all do; None for every other."""
-    part = raw.get("delta")
-    if type(part) is not dict:
-        return None
-    text = part.get("content")
-    if type(text) is not str:
-        return None
-    for name, value in raw.items():
-        if value and name not in ("delta", "index"):
-            return None
-    for name, value in part.items():
-        if value and name not in ("content", "role"):
-            return None
-    return text
 
 
 def _content(content: Any) -> str:

@@ -275,7 +275,8 @@ class WholeReply(_GenerationResponse):
                 async for item in source:
                     place, delta = run.note(item)
                     num_chars += len(delta.text) + len(delta.reasoning)
-                    num_chars += sum(len(call.arguments) for call in delta.tool_calls)
+                    for call in delta.tool_calls:
+                        num_chars += len(call.arguments)
                     if num_chars > MAX_REPLY_CHARS:
                         raise EngineError(f"The engine goes on after {MAX_REPLY_CHARS} characters; it is broken.")
                     self._collector.add(place, delta)

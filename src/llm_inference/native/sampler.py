@@ -87,19 +87,21 @@ class Sampler:
         such rows are entered there (row → error) and their token means nothing; without it the first one is raised.
         """
         finite = self._blank_broken(logits) if self._deferred else None
-        if finite is None:
-            self._refuse_broken(logits, sequences, failures)
+        best = None if finite is not None else self._refuse_broken(logits, sequences, failures)
         raw, with_logprobs = self._raw_logprobs(logits, sequences)
         if self._num_valid < self._vocab_size:
             logits[:, self._num_valid :] = float("-inf")
         num_drafted = [0] * len(sequences) if drafted is None else [len(tokens) for tokens in drafted]
         if any(map(Penalties.concern, sequences, num_drafted)):
             self._penalties.apply(logits, sequences, drafted)
+            best = None
         if any(sequence.request.sampling.logits_processors for sequence in sequences):
             self._process(logits, sequences, failures)
+            best = None
         if masks is not None:
             masks.apply(logits)
-        token_ids = self._choose(logits, sequences, num_drafted, finite)
+            best = None
+        token_ids = self._choose(logits, sequences, num_drafted, finite, best)
         if finite is not None:
             broken = [row for row, is_finite in enumerate(token_ids[len(sequences) :]) if not is_finite]
             self._report_broken(broken, sequences, failures)
@@ -162,11 +164,17 @@ class Sampler:
         sequences: Rows[Sequence],
         num_drafted: Rows[int],
         finite: torch.Tensor | None,
+        best: list[int] | None,
     ) -> list[int]:
-        """A token of each row. With `finite [rows]` its numbers behind them, read back together."""
+        """A token of each row. With `finite [rows]` its numbers behind them, read back together.
+
+        `best`: each row's maximum, where it is known.
+        """
         drawn = [row for row, sequence in enumerate(sequences) if not _is_greedy(sequence)]
         if not drawn:
-            return _best(logits) if finite is None else _read(logits.argmax(-1), finite)
+            if finite is not None:
+                return _read(logits.argmax(-1), finite)
+            return _best(logits) if best is None else best
         params = [sequences[row].request.sampling for row in drawn]
         whole = len(drawn) == len(sequences)
         index = to_device(drawn, logits.device)
@@ -186,7 +194,7 @@ class Sampler:
             return _read(chosen if whole else logits.argmax(-1).index_put_((index,), chosen), finite)
         if whole:
             return list(chosen.tolist())
-        token_ids = _best(logits)
+        token_ids = _best(logits) if best is None else best
         for row, token_id in zip(drawn, chosen.tolist(), strict=True):
             token_ids[row] = token_id
         return token_ids
@@ -209,12 +217,15 @@ class Sampler:
 
     def _refuse_broken(
         self, logits: torch.Tensor, sequences: Rows[Sequence], failures: dict[int, EngineError] | None
-    ) -> None:
-        best = _maximum(logits[:, : self._num_valid])
-        broken = [row for row, value in enumerate(best) if not math.isfinite(value)]
+    ) -> list[int]:
+        """Zeros into rows without a finite best logit. The place of each row's maximum; of such a row any."""
+        valid = logits[:, : self._num_valid]
+        best = _best(valid)
+        broken = [row for row, value in enumerate(_values(valid, best)) if not math.isfinite(value)]
         self._report_broken(broken, sequences, failures)
         for row in broken:
             logits[row] = 0.0
+        return best
 
     def _blank_broken(self, logits: torch.Tensor) -> torch.Tensor:
         """Zeros into rows without a finite best logit. `[rows]` int64: 1 where there is one."""
@@ -241,13 +252,12 @@ def _read(token_ids: torch.Tensor, finite: torch.Tensor) -> list[int]:
     return numbers
 
 
-def _maximum(logits: torch.Tensor) -> list[float]:
-    """Of each row; NaN where one is in it."""
+def _values(logits: torch.Tensor, places: Rows[int]) -> list[float]:
+    """Of each row the logit at its place."""
     if logits.device.type != "cpu":
-        return list(logits.amax(-1).tolist())
-    rows = logits.gather(-1, torch.tensor(_best(logits), device=logits.device)[:, None])
-    values: list[float] = rows[:, 0].tolist()
-    return values
+        return list(logits.gather(-1, to_device(places, logits.device)[:, None])[:, 0].tolist())
+    item = logits.numpy().item
+    return [item(row, place) for row, place in enumerate(places)]
 
 
 def _best(logits: torch.Tensor) -> list[int]:

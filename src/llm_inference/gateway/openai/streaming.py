@@ -5,11 +5,13 @@ from __future__ import annotations
 from llm_inference.gateway.openai.fields import StreamOptions
 from llm_inference.gateway.openai.values import fail
 
+_NONE = StreamOptions()
+
 
 def check_stream(stream: bool, options: StreamOptions | None) -> StreamOptions:
     """The options in force. Raises `InvalidRequestError` for those that would have no effect."""
     if options is None:
-        return StreamOptions()
+        return _NONE
     if not stream:
         raise fail("stream_options", "would have no effect without stream=true.")
     if options.include_obfuscation:

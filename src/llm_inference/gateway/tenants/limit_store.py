@@ -97,19 +97,15 @@ class MemoryLimits:
         self._num_decisions += 1
         if self._num_decisions % _SWEEP_EVERY == 0:
             self._sweep(now_ms)
-        counters: list[_Counter] = []
-        levels: list[int] = []
+        counters = [self._counter(charge) for charge in charges]
+        levels = [counter.level(now_ms) for counter in counters]
         refused = None
         for place, charge in enumerate(charges):
-            counter = self._counter(charge)
-            level = counter.level(now_ms)
-            counters.append(counter)
-            levels.append(level)
-            # What is left, in the counter's own units: see `_scaled`.
-            left = charge.limit - charge.amount
-            if refused is None and level > (left * RATE_PERIOD_MS if charge.kind == "rate" else left):
+            # What is left, in the counter's own units.
+            if levels[place] > _scaled(charge, charge.limit - charge.amount):
                 refused = place
-        if refused is None:
+                break
+        else:
             levels = [
                 self._add(counter, charge, charge.amount, lease)
                 for charge, counter in zip(charges, counters, strict=True)
