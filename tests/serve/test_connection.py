@@ -6,7 +6,7 @@ import asyncio
 import json
 import socket
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -66,8 +66,14 @@ def post(body: dict[str, Any], *headers: str) -> bytes:
 
 
 async def answer(reader: asyncio.StreamReader) -> tuple[int, Any]:
-    """Status and body of the last answer on a connection that the server closes."""
-    text = await asyncio.wait_for(reader.read(), 5)
+    """Status and body of the last answer on a connection that the server closes.
+
+    Who still sends when it is closed may meet a reset behind the answer.
+    """
+    text = b""
+    with suppress(ConnectionResetError):
+        while piece := await asyncio.wait_for(reader.read(65_536), 5):
+            text += piece
     head, _, body = text.partition(b"\r\n\r\n")
     return int(head.split()[1]), json.loads(body)
 

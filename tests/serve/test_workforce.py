@@ -169,7 +169,7 @@ async def test_all_workers_take_a_configuration_or_none(tmp_path: Path, monkeypa
 async def test_who_dies_is_not_waited_for(tmp_path: Path) -> None:
     async with office(tmp_path, entry("m")) as work:
         work.workers[1]._peer.close()
-        await until(lambda: len(work.keeper._desks) == 1)
+        await until(lambda: len(work.keeper.desks) == 1)
         work.next = config_of(entry("m"), entry("new"))
         await work.workers[0].reload()
         assert await ask(work.desks[0].router, "new") == "hello"
@@ -190,7 +190,7 @@ async def test_who_does_not_answer_is_left_behind(tmp_path: Path, monkeypatch: p
 
         monkeypatch.setattr(Desk, "mark", hang)
         await work.workers[0].act("drain", ["m"])
-        await until(lambda: len(work.keeper._desks) == 1)
+        await until(lambda: len(work.keeper.desks) == 1)
         await until(lambda: work.lost == [1])  # in the real command it is killed then, and another one comes
 
 
@@ -211,7 +211,7 @@ asyncio.run(main(Path(sys.argv[1])))
     await keeper.begin()
     async with overseeing(keeper, OwnFleet(keeper, None), tmp_path):
         worker = await asyncio.create_subprocess_exec(sys.executable, "-c", program, str(tmp_path))
-        await until(lambda: len(keeper._desks) == 1, 20)
+        await until(lambda: len(keeper.desks) == 1, 20)
         await keeper.act("drain", ["m"])
         assert await asyncio.wait_for(worker.wait(), 10) == -signal.SIGKILL
     await keeper.close(0)

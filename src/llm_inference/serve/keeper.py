@@ -4,7 +4,7 @@
                                  │                └ least recently used, nothing running: unload
                                  └ one load for all who ask; all are told of its failure
 
-One per server, in the process that owns the engines; a `Desk` stands for each gateway process. Reloading the
+One per server, in the process that owns the engines; every gateway process has a desk (`desks.py`). Reloading the
 configuration is `reload.py`.
 """
 
@@ -15,10 +15,10 @@ import contextlib
 import logging
 import shutil
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from itertools import count
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from llm_inference.config.schema import ServerConfig
 from llm_inference.engine.base import Engine
@@ -28,32 +28,14 @@ from llm_inference.engine.supervisor import in_public
 from llm_inference.errors import InvalidRequestError, LLMInferenceError, NotReadyError
 from llm_inference.gateway.admin.fleet import Action, FleetReport, WorkerReport
 from llm_inference.serve.desk import Post
+from llm_inference.serve.desks import DeskLike, Desks
 from llm_inference.serve.idle_models import IdleModels
 from llm_inference.serve.kept import Kept
 from llm_inference.serve.memory_budget import MemoryBudget
-from llm_inference.serve.peer import PeerGoneError
 from llm_inference.serve.routing import replica_configs
 from llm_inference.telemetry.metrics.machine import Machine
 
 logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
-
-
-class DeskLike(Protocol):
-    """`Desk`, or one in another process. Any of it may raise `PeerGoneError`."""
-
-    async def prepare(self, config: ServerConfig, posts: Sequence[Post]) -> None: ...
-    async def commit(self) -> None: ...
-    async def rollback(self) -> None: ...
-    async def retire(self) -> None: ...
-    async def attach(self, run_dir: str) -> None: ...
-    async def mark(self, run_dir: str, state: HeldState, reason: str, barred: bool) -> None: ...
-    async def shut_if_idle(self, run_dir: str, for_s: float) -> bool: ...
-    async def drained(self, run_dir: str, within_s: float) -> bool: ...
-    async def detach(self, run_dir: str) -> None: ...
-    async def forget(self, run_dir: str) -> None: ...
-    async def report(self) -> WorkerReport: ...
 
 
 class Keeper:
@@ -67,7 +49,7 @@ class Keeper:
         #: Held while the configuration changes, and while a desk comes.
         self.changing = asyncio.Lock()
         self._context = context
-        self._desks: list[DeskLike] = []
+        self.desks = Desks()
         self._known: dict[str, Kept] = {}  # by run directory, those that come and go included
         self._budget = MemoryBudget(config.loading.memory_budget, config.loading.max_wait_s)
         self._idle = IdleModels(lambda: self.kept, self._reports, self._unload_if_idle)
@@ -112,15 +94,11 @@ class Keeper:
         """Another gateway process: what it serves. `prepare`: it is told so here."""
         async with self.changing:
             posts = self.posts()
-            self._desks.append(desk)
+            self.desks.add(desk)
             if prepare:
                 await desk.prepare(self.config, posts)
                 await desk.commit()
             return self.config, posts
-
-    def leave(self, desk: DeskLike) -> None:
-        with contextlib.suppress(ValueError):
-            self._desks.remove(desk)
 
     def posts(self) -> list[Post]:
         return [one.post() for one in self.kept.values()]
@@ -128,14 +106,6 @@ class Keeper:
     def planned(self, run_dir: str) -> Engine:
         """The engine of that run directory, as it was planned last."""
         return self._known[run_dir].engine
-
-    async def each(self, work: Callable[[DeskLike], Awaitable[T]]) -> list[T]:
-        """Of every desk that is still there. Raises the first failure, when all are done."""
-        answers = await asyncio.gather(*map(work, self._desks), return_exceptions=True)
-        for answer in answers:
-            if isinstance(answer, BaseException) and not isinstance(answer, PeerGoneError):
-                raise answer
-        return [answer for answer in answers if not isinstance(answer, BaseException)]
 
     # --- engines by the dozen, for the beginning and for reloading
 
@@ -191,7 +161,7 @@ class Keeper:
 
     async def retire(self, gone: Sequence[Kept], grace_s: float) -> None:
         """Let what they run finish, then stop them."""
-        await self.each(lambda desk: desk.retire())
+        await self.desks.each(lambda desk: desk.retire())
         await asyncio.gather(*(self._end(one, grace_s) for one in gone))
 
     # --- one engine
@@ -243,7 +213,7 @@ class Keeper:
         async with one.lock:
             await self._tell(one, "draining" if one.running else "unloaded", reason, barred=True)
         # Meanwhile it may be wanted back.
-        await self.each(lambda desk: desk.drained(one.key, self.config.api.shutdown_grace_s))
+        await self.desks.each(lambda desk: desk.drained(one.key, self.config.api.shutdown_grace_s))
 
     async def restart(self, one: Kept) -> None:
         """Drained, stopped, loaded; requests that come meanwhile wait. Raises `NotReadyError`."""
@@ -273,7 +243,7 @@ class Keeper:
     # --- inside
 
     async def _reports(self) -> list[WorkerReport]:
-        return await self.each(lambda desk: desk.report())
+        return await self.desks.each(lambda desk: desk.report())
 
     async def _load(self, one: Kept) -> None:
         async with one.lock:
@@ -281,7 +251,7 @@ class Keeper:
                 return
             if one.running:  # drained, and wanted back
                 one.become("loaded")
-                await self.each(lambda desk: desk.attach(one.key))
+                await self.desks.each(lambda desk: desk.attach(one.key))
                 return
             await self._bring_up(one)
 
@@ -289,7 +259,7 @@ class Keeper:
         async with one.lock:
             await self._tell(one, "loading", "")
             # Whoever gives it up here lets what runs finish, too.
-            await self.each(lambda desk: desk.drained(one.key, self.config.api.shutdown_grace_s))
+            await self.desks.each(lambda desk: desk.drained(one.key, self.config.api.shutdown_grace_s))
             await self._bring_up(one)
 
     async def _bring_up(self, one: Kept) -> None:
@@ -304,7 +274,7 @@ class Keeper:
             one.retry_at = 0.0
             if self.kept.get(one.replica) is one:
                 self.engines[one.replica] = one.engine
-            await self.each(lambda desk: desk.attach(one.key))
+            await self.desks.each(lambda desk: desk.attach(one.key))
         except asyncio.CancelledError:
             await self._undo(one)
             await self._tell(one, "unloaded", "")
@@ -324,13 +294,13 @@ class Keeper:
     async def _undo(self, one: Kept) -> None:
         self.engines.pop(one.replica, None)
         with contextlib.suppress(Exception):
-            await self.each(lambda desk: desk.detach(one.key))
+            await self.desks.each(lambda desk: desk.detach(one.key))
         await one.stop(0)
         self._budget.give_back(one.key)
 
     async def _take_down(self, one: Kept, grace_s: float) -> None:
-        await self.each(lambda desk: desk.drained(one.key, grace_s))
-        await self.each(lambda desk: desk.detach(one.key))
+        await self.desks.each(lambda desk: desk.drained(one.key, grace_s))
+        await self.desks.each(lambda desk: desk.detach(one.key))
         if self.kept.get(one.replica) is one:
             self.engines.pop(one.replica, None)
         await one.stop(0)
@@ -338,10 +308,10 @@ class Keeper:
     async def _end(self, one: Kept, grace_s: float) -> None:
         self._give_up_load(one)
         async with one.lock:
-            await self.each(lambda desk: desk.drained(one.key, grace_s))
+            await self.desks.each(lambda desk: desk.drained(one.key, grace_s))
             await self._tell(one, "unloaded", "the configuration has no such model any more", barred=True)
             await self._take_down(one, 0)
-            await self.each(lambda desk: desk.forget(one.key))
+            await self.desks.each(lambda desk: desk.forget(one.key))
         self._forget(one)
 
     def _forget(self, one: Kept) -> None:
@@ -354,7 +324,7 @@ class Keeper:
 
     async def _tell(self, one: Kept, state: HeldState, reason: str, *, barred: bool = False) -> None:
         one.become(state, reason, barred=barred)
-        await self.each(lambda desk: desk.mark(one.key, state, reason, barred))
+        await self.desks.each(lambda desk: desk.mark(one.key, state, reason, barred))
 
     async def _unload_if_idle(self, one: Kept, for_s: float) -> bool:
         """To its end or not at all, also when the load that wanted the memory is given up."""
@@ -370,8 +340,8 @@ class Keeper:
         async with one.lock:
             if one.state != "loaded":
                 return False
-            if not all(await self.each(lambda desk: desk.shut_if_idle(one.key, for_s))):
-                await self.each(lambda desk: desk.attach(one.key))  # somebody came: it stays
+            if not all(await self.desks.each(lambda desk: desk.shut_if_idle(one.key, for_s))):
+                await self.desks.each(lambda desk: desk.attach(one.key))  # somebody came: it stays
                 return False
             one.become("draining", "it is being unloaded")
             await self._take_down(one, 0)

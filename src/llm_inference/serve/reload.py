@@ -84,11 +84,11 @@ class Reloader:
             async with keeper.changing:
                 try:
                     posts = [msgspec.structs.replace(one.post(), lazy=entries[name].lazy) for name, one in kept.items()]
-                    await keeper.each(lambda desk: desk.prepare(served, posts))
+                    await keeper.desks.each(lambda desk: desk.prepare(served, posts))
                 except BaseException:
-                    await keeper.each(lambda desk: desk.rollback())
+                    await keeper.desks.each(lambda desk: desk.rollback())
                     raise
-                await keeper.each(lambda desk: desk.commit())
+                await keeper.desks.each(lambda desk: desk.commit())
                 keeper.config = served
                 for name, entry in entries.items():
                     kept[name].entry = entry

@@ -163,7 +163,7 @@ async def overseeing(keeper: Keeper, fleet: Fleet, run_dir: Path) -> AsyncIterat
         finally:
             peers.discard(peer)
             for desk in desks:
-                keeper.leave(desk)
+                keeper.desks.remove(desk)
 
     path = run_dir / _SOCKET
     server = await asyncio.start_unix_server(serve, path)
