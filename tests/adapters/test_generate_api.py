@@ -153,7 +153,7 @@ async def test_closing_the_answer_aborts_the_engines_work(prompts: PromptSide) -
         async with aclosing(engine.generate(request())) as deltas:
             assert (await anext(deltas)).text == "a"
             assert engine.stats().num_running == 1
-        await asyncio.wait_for(server.abandoned.wait(), 5)
+        await asyncio.wait_for(server.abandoned.wait(), 30)
         assert engine.stats().num_running == 0
         await engine.stop(0)
 
@@ -166,7 +166,7 @@ async def test_a_stop_string_aborts_the_engines_work(prompts: PromptSide) -> Non
         await engine.start()
         deltas = await run(engine, request(stop=("b",)))
         assert (outcome(deltas).text, outcome(deltas).stop_reason) == ("a", "b")
-        await asyncio.wait_for(server.abandoned.wait(), 5)
+        await asyncio.wait_for(server.abandoned.wait(), 30)
         await engine.stop(0)
 
 
@@ -199,7 +199,7 @@ async def test_one_failing_choice_fails_the_request(prompts: PromptSide) -> None
         await engine.start()
         with pytest.raises(EngineError, match="boom"):
             await run(engine, request(n=2))
-        await asyncio.wait_for(server.abandoned.wait(), 5)
+        await asyncio.wait_for(server.abandoned.wait(), 30)
         await engine.stop(0)
 
 
@@ -234,7 +234,7 @@ async def test_stop_lets_what_runs_finish(prompts: PromptSide) -> None:
     await asyncio.sleep(0)
     assert not stopping.done()
     await deltas.aclose()
-    await asyncio.wait_for(stopping, 5)
+    await asyncio.wait_for(stopping, 30)
     assert first.finish_reason == "stop"
 
 

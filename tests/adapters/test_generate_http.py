@@ -135,7 +135,7 @@ async def test_closing_the_generator_closes_the_connection() -> None:
     async with replaying({"/generate": event_stream(EVENTS, end="open")}) as server, opened(server.url) as backend:
         async with aclosing(backend.post("/generate", {}, "sse")) as stream:
             assert await anext(stream) == {"n": 1}
-        await asyncio.wait_for(server.abandoned.wait(), 5)
+        await asyncio.wait_for(server.abandoned.wait(), 30)
 
 
 async def test_an_error_in_a_200() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
+import re
 import signal
 import stat
 import sys
@@ -137,7 +138,7 @@ async def test_a_server_that_hangs_shows_it(
     monkeypatch.setattr(managed, "STALLED_AFTER_S", 0.1)
     health = await engine.health()
     assert (health.live, health.ready, health.progressing) == (True, False, False)
-    assert health.reason.endswith("does not answer, for 0 s")
+    assert re.search(r"does not answer, for \d s$", health.reason)
     os.kill(pid, signal.SIGCONT)
     monkeypatch.setattr(openai_http, "HEALTH_TIMEOUT_S", 5.0)
     assert (await engine.health()).ready

@@ -231,7 +231,7 @@ async def test_closing_the_generator_closes_the_connection() -> None:
         assert server.num_open == 1
         assert engine.stats().num_running == 1
         await generator.aclose()
-        await asyncio.wait_for(server.closed.wait(), 2)
+        await asyncio.wait_for(server.closed.wait(), 30)
         assert server.num_open == 0
         assert engine.stats().num_running == 0
 
@@ -243,7 +243,7 @@ async def test_cancelling_before_the_first_token_closes_the_connection() -> None
             await asyncio.sleep(0.005)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        await asyncio.wait_for(server.closed.wait(), 2)
+        await asyncio.wait_for(server.closed.wait(), 30)
         assert server.num_open == 0
 
 
@@ -279,7 +279,7 @@ async def test_stop_strings_are_ours_where_the_server_has_none() -> None:
         assert "stop" not in server.bodies[0]
         assert texts(deltas) == "one "
         assert (deltas[-1].finish_reason, deltas[-1].stop_reason) == ("stop", "STOP")
-        await asyncio.wait_for(server.closed.wait(), 2)
+        await asyncio.wait_for(server.closed.wait(), 30)
         deltas = await collect(engine, request(stop=("STOP",), include_stop_str_in_output=True))
         assert texts(deltas) == "one STOP"
 

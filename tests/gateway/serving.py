@@ -89,8 +89,8 @@ class Service:
         return (await self.get("/metrics")).text
 
     async def idle(self) -> None:
-        """Wait until no request is in flight; fail after two seconds."""
-        assert await self.app.state.gateway.wait_idle(2.0)
+        """Wait until no request is in flight; fail after half a minute."""
+        assert await self.app.state.gateway.wait_idle(30.0)
 
 
 @asynccontextmanager
@@ -133,7 +133,7 @@ def official(service: Service) -> openai.AsyncOpenAI:
     return openai.AsyncOpenAI(base_url=f"{service.url}/v1", api_key="any", max_retries=0)
 
 
-async def until(condition: Any, timeout_s: float = 2.0) -> None:
+async def until(condition: Any, timeout_s: float = 30.0) -> None:
     """Wait for `condition()` to hold; fail after `timeout_s`."""
     deadline = asyncio.get_running_loop().time() + timeout_s
     while not condition():

@@ -35,7 +35,7 @@ class PlayedCore:
         self._front = b""
 
     async def hear(self) -> FromFront:
-        self._front, payload = await asyncio.wait_for(self._socket.recv_multipart(), 5)
+        self._front, payload = await asyncio.wait_for(self._socket.recv_multipart(), 30)
         return msgspec.msgpack.decode(payload, type=FromFront)
 
     async def say(self, message: FromCore) -> None:

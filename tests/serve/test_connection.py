@@ -72,7 +72,7 @@ async def answer(reader: asyncio.StreamReader) -> tuple[int, Any]:
     """
     text = b""
     with suppress(ConnectionResetError):
-        while piece := await asyncio.wait_for(reader.read(65_536), 5):
+        while piece := await asyncio.wait_for(reader.read(65_536), 30):
             text += piece
     head, _, body = text.partition(b"\r\n\r\n")
     return int(head.split()[1]), json.loads(body)
@@ -118,10 +118,10 @@ async def test_heads_of_usual_size_and_many_requests_pass() -> None:
         for number in range(1, 6):
             writer.write(one)
             while got.count(b"200 OK") < number:
-                got += await asyncio.wait_for(reader.read(10_000), 5)
+                got += await asyncio.wait_for(reader.read(10_000), 30)
         writer.write(one * 10)  # pipelined: each head is counted for itself
         while got.count(b"200 OK") < 15:
-            got += await asyncio.wait_for(reader.read(10_000), 5)
+            got += await asyncio.wait_for(reader.read(10_000), 30)
         writer.close()
 
 
@@ -216,7 +216,7 @@ async def test_a_slow_reader_is_served_to_the_end() -> None:
         got = b""
         begun = loop.time()
         while b"[DONE]" not in got:
-            got += await asyncio.wait_for(loop.sock_recv(raw, 16_384), 5)
+            got += await asyncio.wait_for(loop.sock_recv(raw, 16_384), 30)
             await asyncio.sleep(0.04)
         assert loop.time() - begun > Impatient.WRITE_STALL_S, "it took longer than a stall may"
         raw.close()
@@ -313,7 +313,7 @@ async def test_an_offer_of_another_protocol_is_declined(chunked: bool, num_piece
         for place in range(0, len(data), step):
             writer.write(data[place : place + step])
             await asyncio.sleep(0.01)
-        said = await asyncio.wait_for(reader.read(), 5)
+        said = await asyncio.wait_for(reader.read(), 30)
         writer.close()
         assert said.count(b"HTTP/1.1 200 OK") == 2
         assert len(engine.finished) == 2

@@ -90,6 +90,6 @@ async def test_what_is_no_frame_ends_the_connection(frame: bytes, tmp_path: Path
     _, writer = await asyncio.open_unix_connection(tmp_path / "peer.sock")
     writer.write(frame)
     writer.write_eof()
-    await asyncio.wait_for(ended.wait(), 5)
+    await asyncio.wait_for(ended.wait(), 30)
     writer.close()
     server.close()

@@ -268,7 +268,7 @@ async def test_a_busy_engine_lets_wait_while_there_are_places() -> None:
     assert other.done()
     assert not waits.done()
     busy["full"] = False
-    await asyncio.wait_for(waits, 2)  # found by looking again
+    await asyncio.wait_for(waits, 30)  # found by looking again
     assert admission.in_flight == 3
 
 

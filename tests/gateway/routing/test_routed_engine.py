@@ -139,7 +139,7 @@ async def test_a_timeout_of_the_engine_itself_is_not_told_as_ours() -> None:
 
 async def test_each_attempt_has_its_own_time_for_the_first_token() -> None:
     slow, quick = *replicas("slow", script=FakeScript(first_delay_s=60)), *replicas("quick")
-    limited = group(Deployment((slow, quick)), rules=Rules(attempt_timeout_s=0.02))
+    limited = group(Deployment((slow, quick)), rules=Rules(attempt_timeout_s=0.3))
     assert await run(routed(limited)) == "hello"
     assert fake(slow).aborted == ["r"]
     assert slow.in_flight == 0
@@ -148,8 +148,8 @@ async def test_each_attempt_has_its_own_time_for_the_first_token() -> None:
         await run(routed(alone))
     assert caught.value.public_code == "attempt_timeout"
     # Once it has begun, it may take its time.
-    fake(quick).script = FakeScript(answers=["abc"], delay_s=0.015)
-    assert await run(routed(group(Deployment((quick,)), rules=Rules(attempt_timeout_s=0.02)))) == "abc"
+    fake(quick).script = FakeScript(answers=["abcdefgh"], delay_s=0.05)
+    assert await run(routed(group(Deployment((quick,)), rules=Rules(attempt_timeout_s=0.3)))) == "abcdefgh"
 
 
 async def test_ejection_and_half_open() -> None:
