@@ -62,7 +62,7 @@ async def test_an_engine_that_is_killed_comes_back(case: Case) -> None:
     running = [asyncio.create_task(stream(case, case.url, begun)) for _ in range(4)]
     await asyncio.wait_for(begun.wait(), 60)
     os.kill(pid, signal.SIGKILL)
-    report = await until(case, "/ready", 503, 5)
+    report = await until(case, "/ready", 503, 30)
     assert report["models"][case.model]["ready"] is False
     assert (await get(f"{case.url}/health")).status in (200, 503)
     for events in await asyncio.wait_for(asyncio.gather(*running), 30):

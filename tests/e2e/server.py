@@ -31,7 +31,7 @@ class RunningServer:
     def log(self) -> str:
         return "\n".join(self.lines)
 
-    def line_with(self, text: str, timeout_s: float = 10) -> str:
+    def line_with(self, text: str, timeout_s: float = 60) -> str:
         """The newest line of the log with `text`. The log may be a little behind the answer that it is about."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:

@@ -233,7 +233,7 @@ async def test_a_killed_worker_takes_only_its_own_clients_with_it(server: Runnin
         assert workers(server)[1 - victim] == other_pid
 
         # The core has dropped what nobody would read, long before its end.
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while (now := await gauges(witness))["llm_inference_kv_cache_usage_ratio"] > 0:
             assert time.monotonic() < deadline, now
             await asyncio.sleep(0.1)

@@ -24,7 +24,7 @@ def make_child(
     ready_file: Path | None = None,
     *,
     ready: Callable[[], Awaitable[None]] | None = None,
-    ready_timeout_s: float = 10,
+    ready_timeout_s: float = 60,
     policy: RestartPolicy = FAST,
     on_exit: Callable[[str], None] = lambda reason: None,
 ) -> Child:

@@ -193,7 +193,7 @@ async def test_a_worker_that_dies_again_and_again_is_given_up(tmp_path: Path, pr
         await _ready(engine)
         with pytest.raises(EngineError):
             await answer(engine, work("abc"))
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while (health := await engine.health()).live:
         assert time.monotonic() < deadline
         await asyncio.sleep(0.01)
@@ -235,7 +235,7 @@ async def test_steps_that_keep_failing_end_the_process(tmp_path: Path, prompts: 
     for _ in range(3):
         with pytest.raises(EngineError):
             await answer(engine, work("abc"))
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while not engine.stats().num_restarts:
         assert time.monotonic() < deadline
         await asyncio.sleep(0.01)
@@ -274,8 +274,7 @@ async def test_a_further_front_attaches_and_finds_the_worker_again(tmp_path: Pat
     await _ready(other)
     assert text(await answer(other, work("abc"))) == "abc"
     await other.stop(0)
-    assert owner._child is not None
-    assert owner._child.state is ChildState.READY
+    await _restarted(owner)
     await owner.stop(0)
 
 
@@ -296,14 +295,24 @@ async def test_the_work_of_a_front_that_goes_away_ends(tmp_path: Path, prompts: 
 
 
 async def _idle(engine: LibraryEngine) -> None:
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while engine.stats().num_running:
         assert time.monotonic() < deadline, "the work goes on without a reader"
         await asyncio.sleep(0.01)
 
 
+async def _restarted(engine: LibraryEngine) -> None:
+    """Others may have found the new worker before its owner has."""
+    assert engine._child is not None
+    deadline = time.monotonic() + 60
+    while engine._child.state is not ChildState.READY:
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.01)
+    assert engine.stats().num_restarts == 1
+
+
 async def _ready(engine: LibraryEngine) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not (await engine.health()).ready:
         assert time.monotonic() < deadline
         await asyncio.sleep(0.01)

@@ -152,7 +152,7 @@ async def test_closing_ends_the_work(engine: LibraryEngine) -> None:
     generator = engine.generate(GenerateRequest(request_id="r", model="m", prompt=CHAT, sampling=params))
     await anext(generator)
     await generator.aclose()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while engine.stats().num_running:
         assert time.monotonic() < deadline
         await asyncio.sleep(0.02)

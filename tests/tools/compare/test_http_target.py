@@ -38,7 +38,7 @@ def workload(count: int = 4, late: int = 0, **fields: Any) -> Workload:
     )
 
 
-async def run(server: Scripted, work: Workload, limit_s: float = 10) -> Outcome:
+async def run(server: Scripted, work: Workload, limit_s: float = 60) -> Outcome:
     async with open_http(server.url, model=None, tokenizer=_Words()) as (target, _, _):  # type: ignore[arg-type]
         return await target.run(work, limit_s)
 
