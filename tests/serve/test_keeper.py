@@ -1,103 +1,18 @@
-"""The keeper with engines that start, fail and stop on command, and desks in this process."""
+"""The engines of a server as a whole: begun together, known by their names, stopped together."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from llm_inference.config.schema import ModelConfig, ServerConfig
-from llm_inference.engine.fake import FakeEngine, FakeScript
+from llm_inference.config.schema import ServerConfig
 from llm_inference.engine.registry import EngineContext
-from llm_inference.engine.types import GenerateRequest
 from llm_inference.errors import InvalidRequestError, NotReadyError, SourceError
-from llm_inference.gateway.routing.router import Router
-from llm_inference.serve import kept
-from llm_inference.serve.desk import Desk
-from llm_inference.serve.fleet import own_desk
 from llm_inference.serve.keeper import Keeper
 from tests.gateway.serving import until
-
-
-class Engine(FakeEngine):
-    """Starts when its works say so, and fails with what they say."""
-
-    def __init__(self, model: ModelConfig, works: Works, room: str) -> None:
-        super().__init__(model.name, script=works.script)
-        self.works = works
-        self.room = room
-
-    async def start(self) -> None:
-        self.works.log.append(f"start {self.info.name}")
-        await self.works.go.wait()
-        if self.works.failures and self.room in self.works.fail_in:
-            raise self.works.failures.pop(0)
-        self.works.running.append(self.info.name)
-
-    async def stop(self, grace_s: float) -> None:
-        self.works.log.append(f"stop {self.info.name}")
-        await asyncio.sleep(self.works.stop_s)
-        if self.info.name in self.works.running:
-            self.works.running.remove(self.info.name)
-
-
-class Works:
-    def __init__(self) -> None:
-        self.log: list[str] = []
-        self.running: list[str] = []
-        self.failures: list[Exception] = []
-        self.fail_in = ("model-0",)  # run directories
-        self.script = FakeScript()
-        self.stop_s = 0.0
-        self.go = asyncio.Event()
-        self.go.set()
-
-    def create(self, model: ModelConfig, context: EngineContext) -> Engine:
-        return Engine(model, self, context.run_dir.name)
-
-
-@pytest.fixture
-def works(monkeypatch: pytest.MonkeyPatch) -> Works:
-    made = Works()
-    monkeypatch.setattr(kept, "engine_factory", lambda name: made.create)
-    return made
-
-
-def entry(name: str, **keys: Any) -> dict[str, Any]:
-    return {"name": name, "model": "any", "engine": "fake", "warmup": False, **keys}
-
-
-def lazy(name: str, **keys: Any) -> dict[str, Any]:
-    return entry(name, lazy=True, **keys)
-
-
-@asynccontextmanager
-async def kept_by(
-    tmp_path: Path, *models: dict[str, Any], num_desks: int = 1, **loading: Any
-) -> AsyncIterator[tuple[Keeper, list[Desk]]]:
-    config = ServerConfig.model_validate({"models": models, "loading": loading, "api": {"shutdown_grace_s": 1}})
-    keeper = Keeper(config, EngineContext(run_dir=tmp_path))
-    await keeper.begin()
-    desks = [own_desk(keeper) for _ in range(num_desks)]
-    for desk in desks:
-        await keeper.join(desk)
-    try:
-        async with keeper.running():
-            yield keeper, desks
-    finally:
-        for desk in desks:
-            await desk.close()
-        await keeper.close(0)
-
-
-async def ask(router: Router, model: str) -> str:
-    _, engine = router.resolve(model)
-    request = GenerateRequest(request_id="1", model=model, prompt="hello")
-    return "".join([delta.text async for delta in engine.generate(request)])
+from tests.serve.works import Engine, Works, ask, entry, kept_by, lazy
 
 
 async def test_nothing_lazy_is_started_before_it_is_asked_for(tmp_path: Path, works: Works) -> None:
@@ -114,147 +29,6 @@ async def test_nothing_lazy_is_started_before_it_is_asked_for(tmp_path: Path, wo
     assert works.running == []
 
 
-async def test_loading_is_visible(tmp_path: Path, works: Works) -> None:
-    works.go.clear()
-    async with kept_by(tmp_path, lazy("late")) as (keeper, [desk]):
-        asking = asyncio.create_task(ask(desk.router, "late"))
-        await until(lambda: keeper.kept["late"].state == "loading")
-        _, engine = desk.router.resolve("late")
-        health = await engine.health()
-        assert (health.live, health.ready) == (True, True)
-        assert health.reason.startswith("loading for ")
-        works.go.set()
-        assert await asking == "hello"
-
-
-async def test_a_failure_is_told_to_all_and_tried_again_later(tmp_path: Path, works: Works) -> None:
-    works.failures = [SourceError("weights.bin is damaged; its last lines:\n secret")]
-    async with kept_by(tmp_path, lazy("late"), retry_s=0.2) as (keeper, [desk]):
-        answers = await asyncio.gather(*(ask(desk.router, "late") for _ in range(5)), return_exceptions=True)
-        for answer in answers:
-            assert isinstance(answer, NotReadyError)
-            assert (answer.public_code, answer.retry_after_s) == ("model_load_failed", 1.0)
-            assert "weights.bin is damaged" in answer.message
-            assert "secret" not in answer.message
-        assert works.log == ["start late", "stop late"]
-        with pytest.raises(NotReadyError, match=r"weights\.bin is damaged"):
-            await ask(desk.router, "late")
-        assert works.log.count("start late") == 1, "it is not tried again at once"
-        assert not (await desk.router.resolve("late")[1].health()).ready
-        await asyncio.sleep(0.25)
-        assert await ask(desk.router, "late") == "hello"
-        assert keeper.kept["late"].reason == ""
-
-
-async def test_an_operator_does_not_wait_for_the_next_try(tmp_path: Path, works: Works) -> None:
-    works.failures = [SourceError("not yet")]
-    async with kept_by(tmp_path, lazy("late"), retry_s=100) as (keeper, [desk]):
-        with pytest.raises(NotReadyError, match="not yet"):
-            await keeper.act("load", ["late"])
-        await keeper.act("load", ["late"])
-        assert await ask(desk.router, "late") == "hello"
-
-
-async def test_idle_models_are_unloaded_and_come_back(tmp_path: Path, works: Works) -> None:
-    works.script = FakeScript(answers=["abcdefgh"], delay_s=0.05)
-    async with kept_by(tmp_path, lazy("late", idle_unload_s=0.1), num_desks=2) as (keeper, [first, second]):
-        running = asyncio.create_task(ask(first.router, "late"))
-        await asyncio.sleep(0.3)
-        assert works.running == ["late"], "idle in one process, not in the other"
-        assert await running == "abcdefgh"
-        await until(lambda: works.running == [])
-        await until(lambda: keeper.kept["late"].state == "unloaded")
-        assert await ask(second.router, "late") == "abcdefgh"
-        assert works.log == ["start late", "stop late", "start late"]
-
-
-async def test_the_least_recently_used_gives_way(tmp_path: Path, works: Works) -> None:
-    models = [lazy(name, memory="2GiB") for name in ("a", "b", "c")]
-    async with kept_by(tmp_path, *models, memory_budget="4GiB") as (_, [desk]):
-        for name in ("a", "b", "a"):
-            await ask(desk.router, name)
-            await asyncio.sleep(0.02)
-        assert sorted(works.running) == ["a", "b"]
-        await ask(desk.router, "c")
-        assert sorted(works.running) == ["a", "c"]
-
-
-async def test_what_runs_is_never_taken_away(tmp_path: Path, works: Works) -> None:
-    works.script = FakeScript(answers=["abcdefgh"], delay_s=0.05)
-    models = [entry("always", memory="1GiB"), *(lazy(name, memory="2GiB") for name in ("a", "b"))]
-    async with kept_by(tmp_path, *models, memory_budget="3GiB", max_wait_s=0.1) as (_, [desk]):
-        running = asyncio.create_task(ask(desk.router, "a"))
-        await until(lambda: "a" in works.running)
-        await asyncio.sleep(0.02)
-        with pytest.raises(NotReadyError, match=r"loading\.(memory_budget|max_wait_s)") as refused:
-            await ask(desk.router, "b")
-        assert refused.value.retry_after_s is not None
-        assert await running == "abcdefgh"
-        assert await ask(desk.router, "b") == "abcdefgh"
-        assert works.running == ["always", "b"]
-
-
-async def test_a_load_that_waits_for_memory_goes_on_when_there_is_some(tmp_path: Path, works: Works) -> None:
-    works.script = FakeScript(answers=["abcdefgh"], delay_s=0.03)
-    models = [lazy(name, memory="2GiB") for name in ("a", "b")]
-    async with kept_by(tmp_path, *models, memory_budget="3GiB") as (_, [desk]):
-        running = asyncio.create_task(ask(desk.router, "a"))
-        await until(lambda: "a" in works.running)
-        assert await ask(desk.router, "b") == "abcdefgh"
-        assert await running == "abcdefgh"
-
-
-async def test_unload_drain_and_load(tmp_path: Path, works: Works) -> None:
-    works.script = FakeScript(answers=["abcdefgh"], delay_s=0.02)
-    async with kept_by(tmp_path, entry("m", replicas=2)) as (keeper, [desk]):
-        running = [asyncio.create_task(ask(desk.router, "m")) for _ in range(2)]
-        await asyncio.sleep(0.05)
-        await keeper.act("unload", ["m#0"])
-        assert works.log.count("stop m") == 1
-        assert {await one for one in running} == {"abcdefgh"}, "what ran was finished first"
-        assert keeper.kept["m#0"].state == "unloaded"
-        for _ in range(3):
-            assert await ask(desk.router, "m") == "abcdefgh"
-        assert (await keeper.report()).workers[0].replicas["m#0"].num_requests == 1
-        await keeper.act("drain", ["m#1"])
-        assert keeper.kept["m#1"].state == "draining"
-        with pytest.raises(NotReadyError):
-            await ask(desk.router, "m")
-        assert works.log.count("stop m") == 1, "what is drained stays loaded"
-        await keeper.act("load", ["m#0", "m#1"])
-        assert works.log.count("start m") == 3
-        assert await ask(desk.router, "m") == "abcdefgh"
-        with pytest.raises(InvalidRequestError, match="m#0, m#1"):
-            await keeper.act("load", ["m#2"])
-
-
-async def test_requests_wait_while_an_engine_is_restarted(tmp_path: Path, works: Works) -> None:
-    async with kept_by(tmp_path, entry("m")) as (keeper, [desk]):
-        works.go.clear()
-        restarting = asyncio.create_task(keeper.act("restart", ["m"]))
-        await until(lambda: keeper.kept["m"].state == "loading" and works.log.count("start m") == 2)
-        waiting = asyncio.create_task(ask(desk.router, "m"))
-        await asyncio.sleep(0.05)
-        assert not waiting.done()
-        works.go.set()
-        await restarting
-        assert await waiting == "hello"
-        assert works.log == ["start m", "stop m", "start m"]
-
-
-async def test_an_operators_unload_ends_a_load(tmp_path: Path, works: Works) -> None:
-    works.go.clear()
-    async with kept_by(tmp_path, lazy("late")) as (keeper, [desk]):
-        asking = [asyncio.create_task(ask(desk.router, "late")) for _ in range(3)]
-        await until(lambda: keeper.kept["late"].state == "loading" and "start late" in works.log)
-        await keeper.act("unload", ["late"])
-        for answer in await asyncio.gather(*asking, return_exceptions=True):
-            assert isinstance(answer, NotReadyError)
-        assert works.log == ["start late", "stop late"]
-        works.go.set()
-        assert await ask(desk.router, "late") == "hello"
-
-
 async def test_the_end_of_the_server_ends_a_load(tmp_path: Path, works: Works) -> None:
     works.go.clear()
     async with kept_by(tmp_path, lazy("late")) as (_, [desk]):
@@ -262,19 +36,6 @@ async def test_the_end_of_the_server_ends_a_load(tmp_path: Path, works: Works) -
         await until(lambda: "start late" in works.log)
     assert works.log == ["start late", "stop late"]
     assert isinstance((await asyncio.gather(asking, return_exceptions=True))[0], NotReadyError)
-
-
-async def test_more_replicas_are_loaded_only_when_there_is_no_room(tmp_path: Path, works: Works) -> None:
-    works.script = FakeScript(answers=["abcdefgh"], delay_s=0.05)
-    model = lazy("m", replicas=2, routing={"max_in_flight": 2})
-    async with kept_by(tmp_path, model) as (_, [desk]):
-        await ask(desk.router, "m")
-        running = [asyncio.create_task(ask(desk.router, "m")) for _ in range(2)]
-        await asyncio.sleep(0.02)
-        assert works.running == ["m"]
-        running.append(asyncio.create_task(ask(desk.router, "m")))
-        await asyncio.gather(*running)
-        assert works.running == ["m", "m"]
 
 
 async def test_all_are_stopped_if_one_is_refused(tmp_path: Path, works: Works, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,79 +55,14 @@ async def test_all_are_stopped_if_one_is_refused(tmp_path: Path, works: Works, m
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_giving_up_a_load_again_and_again_leaves_nothing_behind(tmp_path: Path, works: Works) -> None:
-    works.go.clear()
-    works.stop_s = 0.05
-    models = [lazy(name, memory="2GiB") for name in ("a", "b")]
-    async with kept_by(tmp_path, *models, memory_budget="2GiB", max_wait_s=1) as (keeper, [desk]):
-        asking = asyncio.create_task(ask(desk.router, "a"))
-        await until(lambda: "start a" in works.log)
-        giving_up = []
-        for _ in range(4):
-            giving_up.append(asyncio.create_task(keeper.act("unload", ["a"])))
-            await asyncio.sleep(0.01)
-        await asyncio.gather(*giving_up)
-        assert isinstance((await asyncio.gather(asking, return_exceptions=True))[0], NotReadyError)
-        assert (keeper.kept["a"].state, works.log) == ("unloaded", ["start a", "stop a"])
-        works.go.set()
-        assert await ask(desk.router, "b") == "hello", "the memory of what was given up is free"
+async def test_an_operator_is_told_the_names_of_the_replicas(tmp_path: Path, works: Works) -> None:
+    async with kept_by(tmp_path, entry("m", replicas=2)) as (keeper, _):
+        with pytest.raises(InvalidRequestError, match="m#0, m#1"):
+            await keeper.act("load", ["m#0", "m#2"])
 
 
-async def test_what_makes_room_goes_to_its_end_when_the_load_is_given_up(tmp_path: Path, works: Works) -> None:
-    works.stop_s = 0.1
-    models = [lazy(name, memory="2GiB") for name in ("a", "b")]
-    async with kept_by(tmp_path, *models, memory_budget="2GiB", max_wait_s=1) as (keeper, [desk]):
-        await ask(desk.router, "a")
-        asking = asyncio.create_task(ask(desk.router, "b"))
-        await until(lambda: "stop a" in works.log)
-        await keeper.act("unload", ["b"])
-        assert isinstance((await asyncio.gather(asking, return_exceptions=True))[0], NotReadyError)
-        assert await ask(desk.router, "a") == "hello"
-        assert works.log == ["start a", "stop a", "start a"]
-        assert works.running == ["a"]
-
-
-async def test_an_operators_unload_ends_a_restart_but_no_request(tmp_path: Path, works: Works) -> None:
-    works.script = FakeScript(answers=["abcdefgh"], delay_s=0.05)
-    async with kept_by(tmp_path, entry("m")) as (keeper, [desk]):
-        running = asyncio.create_task(ask(desk.router, "m"))
-        await asyncio.sleep(0.06)
-        restarting = [asyncio.create_task(keeper.act("restart", ["m"])) for _ in range(2)]
-        await asyncio.sleep(0.01)
-        await keeper.act("unload", ["m"])
-        assert await running == "abcdefgh"
-        assert works.log == ["start m", "stop m"]
-        ends = await asyncio.gather(*restarting, return_exceptions=True)
-        assert all(isinstance(end, NotReadyError) for end in ends)
-        works.go.clear()
-        restarting = [asyncio.create_task(keeper.act("restart", ["m"])) for _ in range(2)]
-        await until(lambda: works.log.count("start m") == 2)
-        await keeper.act("unload", ["m"])
-        assert keeper.kept["m"].reason == "unloaded by an operator"
-        assert works.running == []
-        await asyncio.gather(*restarting, return_exceptions=True)
-
-
-async def test_a_failure_is_forgotten_when_a_load_has_worked(tmp_path: Path, works: Works) -> None:
-    works.failures = [SourceError("not yet")]
-    async with kept_by(tmp_path, lazy("late"), retry_s=100) as (keeper, [desk]):
-        with pytest.raises(NotReadyError, match="not yet"):
-            await ask(desk.router, "late")
-        await keeper.act("load", ["late"])
-        await keeper.act("unload", ["late"])
-        assert await ask(desk.router, "late") == "hello"
-
-
-async def test_what_is_being_drained_is_had_back_at_once(tmp_path: Path, works: Works) -> None:
-    works.script = FakeScript(answers=["abcdefgh"], delay_s=0.05)
-    async with kept_by(tmp_path, entry("m")) as (keeper, [desk]):
-        running = asyncio.create_task(ask(desk.router, "m"))
-        await asyncio.sleep(0.06)
-        draining = asyncio.create_task(keeper.act("drain", ["m"]))
-        await until(lambda: keeper.kept["m"].state == "draining")
-        await keeper.act("load", ["m"])
-        assert not running.done()
-        assert await ask(desk.router, "m") == "abcdefgh"
-        assert await running == "abcdefgh"
-        await draining
-        assert keeper.kept["m"].state == "loaded"
+async def test_what_is_no_longer_served_is_not_loaded(tmp_path: Path, works: Works) -> None:
+    async with kept_by(tmp_path, entry("m")) as (keeper, _):
+        with pytest.raises(NotReadyError, match="no longer served") as refused:
+            await keeper.wake(str(tmp_path / "elsewhere"))
+        assert refused.value.public_code == "model_unavailable"

@@ -25,9 +25,9 @@ from llm_inference.serve.keeper import Keeper
 from llm_inference.serve.reload import Reloader
 from llm_inference.serve.workforce import Oversight, overseeing, overseen
 from tests.gateway.serving import until
-from tests.serve.test_keeper import ask, entry, lazy
 from tests.serve.test_reload import ADMIN, SLOW, TEXT, USER, Server, running_server, streamed
 from tests.serve.test_reload import ask as http_ask
+from tests.serve.works import ask, entry, lazy
 
 
 class Office:

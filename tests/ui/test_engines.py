@@ -13,7 +13,7 @@ from llm_inference.gateway.tenants.key import ApiKey, Scope, digest_of
 from llm_inference.gateway.tenants.tenants import Tenants
 from llm_inference.serve.fleet import OwnFleet
 from tests.gateway.serving import serving
-from tests.serve.test_keeper import Works, kept_by, lazy, works  # noqa: F401 - a fixture
+from tests.serve.works import Works, kept_by, lazy, works  # noqa: F401 - a fixture
 from tests.ui.browser import drive
 from tests.ui.test_page import DESK, PHONE
 

@@ -1,4 +1,4 @@
-"""The configuration of loading models when they are asked for. What it means: `engine/held.py`, `serve/keeper.py`."""
+"""The configuration of loading models when they are asked for. What it means: `engine/held.py`, `serve/loader.py`."""
 
 from __future__ import annotations
 

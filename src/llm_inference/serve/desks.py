@@ -59,3 +59,6 @@ class Desks:
             if isinstance(answer, BaseException) and not isinstance(answer, PeerGoneError):
                 raise answer
         return [answer for answer in answers if not isinstance(answer, BaseException)]
+
+    async def reports(self) -> list[WorkerReport]:
+        return await self.each(lambda desk: desk.report())
