@@ -151,6 +151,7 @@ _REFUSED = {
     "length_penalty": "its protocol has no beam search",
     "early_stopping": "its protocol has no beam search",
 }
+_EBNF = "its grammars are EBNF, those of this API are Lark"
 
 
 def capability_table(
@@ -180,8 +181,14 @@ def logprob(token_id: int, text: str, value: float | None, top: Iterable[tuple[i
     )
 
 
+def refuse_lark(engine: str, grammar: Grammar | None, reason: str = _EBNF) -> None:
+    """Raises `InvalidRequestError` for what `schema_or_regex` has no form for."""
+    if grammar is not None and grammar.kind == "grammar":
+        raise refuse(engine, "structured_outputs", reason)
+
+
 def schema_or_regex(grammar: Grammar) -> tuple[Literal["json_schema", "regex"], str]:
-    """What constrains an output, in one of the two forms that most engines take. Not for a Lark grammar."""
+    """What constrains an output, in one of the two forms that most engines take. A Lark grammar has been refused."""
     if grammar.kind == "json_object":
         return "json_schema", '{"type": "object"}'
     if grammar.kind == "json_schema":

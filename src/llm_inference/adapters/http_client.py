@@ -60,6 +60,11 @@ async def whole(answer: Answer) -> bytes:
     return b"".join(pieces)
 
 
+def said(error: BaseException) -> str:
+    """What an error says of itself: never nothing."""
+    return str(error) or type(error).__name__
+
+
 @dataclass(slots=True)
 class _Origin:
     """A server's address, and its connections that wait for the next request, the one used last at the end."""

@@ -17,6 +17,7 @@ from llm_inference.adapters.dialect import (
     capability_table,
     logprob,
     refuse,
+    refuse_lark,
     schema_or_regex,
 )
 from llm_inference.adapters.generate_api import GenerateAPIEngine
@@ -82,8 +83,7 @@ class LightLLMDialect(Dialect):
                 raise refuse(self.name, field, "it takes no negative penalty")
         if sampling.repetition_penalty is not None and sampling.repetition_penalty < 1:
             raise refuse(self.name, "repetition_penalty", "it takes none below 1")
-        if sampling.grammar is not None and sampling.grammar.kind == "grammar":
-            raise refuse(self.name, "structured_outputs", "its grammars are EBNF, those of this API are Lark")
+        refuse_lark(self.name, sampling.grammar)
 
     def route(self, call: Call) -> Route:
         sampling, prompt = call.sampling, call.prompt

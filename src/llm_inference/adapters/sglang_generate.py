@@ -16,7 +16,7 @@ from llm_inference.adapters.dialect import (
     Route,
     capability_table,
     logprob,
-    refuse,
+    refuse_lark,
     schema_or_regex,
 )
 from llm_inference.adapters.generate_api import GenerateAPIEngine
@@ -76,9 +76,7 @@ class SGLangDialect(Dialect):
         )
 
     def check(self, request: GenerateRequest) -> None:
-        grammar = request.sampling.grammar
-        if grammar is not None and grammar.kind == "grammar":
-            raise refuse(self.name, "structured_outputs", "its grammars are EBNF, those of this API are Lark")
+        refuse_lark(self.name, request.sampling.grammar)
 
     def route(self, call: Call) -> Route:
         sampling, prompt = call.sampling, call.prompt

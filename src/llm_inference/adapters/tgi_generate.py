@@ -22,7 +22,7 @@ from llm_inference.adapters.dialect import (
     ServerFacts,
     capability_table,
     logprob,
-    refuse,
+    refuse_lark,
     schema_or_regex,
 )
 from llm_inference.adapters.generate_api import GenerateAPIEngine
@@ -85,9 +85,7 @@ class TGIDialect(Dialect):
         return ServerFacts(max_model_len=info.get("max_total_tokens"))
 
     def check(self, request: GenerateRequest) -> None:
-        grammar = request.sampling.grammar
-        if grammar is not None and grammar.kind == "grammar":
-            raise refuse(self.name, "structured_outputs", "it takes JSON schemas and regular expressions only")
+        refuse_lark(self.name, request.sampling.grammar, "it takes JSON schemas and regular expressions only")
 
     def choices_in_one_call(self, sampling: SamplingParams) -> bool:
         return (sampling.best_of or 1) > 1

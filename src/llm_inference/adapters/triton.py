@@ -23,7 +23,7 @@ from llm_inference.adapters.dialect import (
     Route,
     ServerFacts,
     capability_table,
-    refuse,
+    refuse_lark,
     schema_or_regex,
 )
 from llm_inference.adapters.generate_api import GenerateAPIEngine
@@ -100,9 +100,7 @@ class TritonDialect(Dialect):
         return ServerFacts()
 
     def check(self, request: GenerateRequest) -> None:
-        grammar = request.sampling.grammar
-        if grammar is not None and grammar.kind == "grammar":
-            raise refuse(self.name, "structured_outputs", "its grammars are EBNF, those of this API are Lark")
+        refuse_lark(self.name, request.sampling.grammar)
 
     def must_not_stream(self, request: GenerateRequest) -> bool:
         return not self._decoupled

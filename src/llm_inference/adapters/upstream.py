@@ -17,7 +17,7 @@ import msgspec
 
 from llm_inference.adapters.endpoints import Endpoint, EndpointPool
 from llm_inference.adapters.events import DONE, EventReader
-from llm_inference.adapters.http_client import Answer, HttpClient, whole
+from llm_inference.adapters.http_client import Answer, HttpClient, said, whole
 from llm_inference.adapters.upstream_errors import from_response
 from llm_inference.errors import (
     EngineError,
@@ -106,7 +106,7 @@ class Upstream:
         try:
             status, raw = await asyncio.wait_for(self._whole(url, data), timeout_s)
         except (OSError, asyncio.TimeoutError) as error:
-            detail = f"{without_user(url)} does not answer: {_said(error)}"
+            detail = f"{without_user(url)} does not answer: {said(error)}"
             raise NotReadyError(f"{self._who} does not answer", retry_after_s=2.0, detail=detail) from error
         try:
             return Reply(status, msgspec.json.decode(raw))
@@ -174,8 +174,8 @@ class Upstream:
         try:
             answer = await self._client_of(url).send(url, data, headers, keep=keep_alive)
         except ConnectionRefusedError as error:
-            detail = f"{without_user(endpoint.url)}: {_said(error)}"
-            self._failed(endpoint, _said(error), unreachable=True)
+            detail = f"{without_user(endpoint.url)}: {said(error)}"
+            self._failed(endpoint, said(error), unreachable=True)
             raise NotReadyError(f"{self._who} cannot be reached", retry_after_s=2.0, detail=detail) from error
         except OSError as error:
             raise self._broken(endpoint, error) from error
@@ -196,8 +196,8 @@ class Upstream:
         raise refused
 
     def _broken(self, endpoint: Endpoint, error: OSError) -> EngineError:
-        self._failed(endpoint, _said(error))
-        message = f"{self._who} broke the connection while it answered: {_said(error)}"
+        self._failed(endpoint, said(error))
+        message = f"{self._who} broke the connection while it answered: {said(error)}"
         return EngineError(message, detail=f"at {without_user(endpoint.url)}")
 
     def _refused(self, endpoint: Endpoint, status: int, headers: Mapping[str, str], raw: bytes) -> LLMInferenceError:
@@ -267,7 +267,3 @@ def _place_of_done(events: list[bytes]) -> int | None:
         if len(event) <= _MAX_DONE_BYTES and event.strip() == DONE:
             return place
     return None
-
-
-def _said(error: BaseException) -> str:
-    return str(error) or type(error).__name__

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import aiohttp
 
-from llm_inference.adapters.http_client import CONNECT_TIMEOUT_S, KEEP_ALIVE_S, Answer
+from llm_inference.adapters.http_client import CONNECT_TIMEOUT_S, KEEP_ALIVE_S, Answer, said
 
 
 class WebClient:
@@ -33,9 +33,9 @@ class WebClient:
         try:
             response = await self._session.request(method, url, data=body, headers=more, allow_redirects=False)
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-            raise ConnectionRefusedError(_said(error)) from error
+            raise ConnectionRefusedError(said(error)) from error
         except (aiohttp.ClientError, asyncio.TimeoutError) as error:
-            raise ConnectionResetError(_said(error)) from error
+            raise ConnectionResetError(said(error)) from error
         return _WebAnswer(response)
 
     async def close(self) -> None:
@@ -59,7 +59,7 @@ class _WebAnswer:
         try:
             return await self._response.content.readany()
         except (aiohttp.ClientError, asyncio.TimeoutError) as error:
-            raise ConnectionResetError(_said(error)) from error
+            raise ConnectionResetError(said(error)) from error
 
     async def end(self, within_s: float) -> None:
         if not self._response.content.at_eof():
@@ -68,7 +68,3 @@ class _WebAnswer:
 
     def close(self) -> None:
         self._response.close()  # one that was read to its end has given its connection back already
-
-
-def _said(error: BaseException) -> str:
-    return str(error) or type(error).__name__

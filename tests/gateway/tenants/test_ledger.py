@@ -65,7 +65,7 @@ def entry(ledger: Ledger, **fields: Any) -> Entry:
 
 
 def wait(condition: Any) -> None:
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.005)

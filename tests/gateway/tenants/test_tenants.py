@@ -256,7 +256,7 @@ async def with_ledger(
 
 
 def rows(store: LedgerStore) -> list[dict[str, Any]]:
-    with store._engine.connect() as connection:
+    with store._database.transaction() as connection:
         return [dict(row) for row in connection.exec_driver_sql("SELECT * FROM ledger ORDER BY time").mappings()]
 
 

@@ -20,11 +20,44 @@ from llm_inference.errors import ConfigError, NotReadyError
 TIMEOUT_S = 2
 
 
-def open_database(url: str, where: str) -> Engine:
-    """An engine for `sqlite:///FILE` or `postgresql://…`; connects to nothing yet.
+class Database:
+    """`sqlite:///FILE` or `postgresql://…` with the tables of `metadata`, which are made when they are first needed.
 
-    A SQLite file's directory is made, for this user alone. Raises `ConfigError` that names the setting `where`.
+    Connects to nothing yet; `where` names the setting in the `ConfigError` of a URL that is wrong.
     """
+
+    def __init__(self, url: str, where: str, metadata: MetaData) -> None:
+        self._engine = _open(url, where)
+        self._metadata = metadata
+        self._prepared = False
+
+    @property
+    def dialect(self) -> str:
+        """Either "sqlite" or "postgresql"."""
+        return self._engine.dialect.name
+
+    def prepare(self) -> None:
+        """Make the tables if they are not there. Raises `NotReadyError`."""
+        if not self._prepared:
+            _create_tables(self._engine, self._metadata)
+            self._prepared = True
+
+    @contextmanager
+    def transaction(self) -> Iterator[Connection]:
+        """A connection in a transaction of its own. Raises `NotReadyError` where the database cannot be reached."""
+        self.prepare()
+        try:
+            with self._engine.begin() as connection:
+                yield connection
+        except (DBAPIError, PoolTimeoutError) as error:
+            raise _unreachable(self._engine, error) from error
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+
+def _open(url: str, where: str) -> Engine:
+    """A SQLite file's directory is made, for this user alone. Raises `ConfigError`."""
     if url.startswith("postgres://"):  # an older spelling that hosters still give out
         url = f"postgresql{url.removeprefix('postgres')}"
     try:
@@ -79,7 +112,7 @@ def _sqlite(url: URL, where: str) -> Engine:
     return engine
 
 
-def create_tables(engine: Engine, metadata: MetaData) -> None:
+def _create_tables(engine: Engine, metadata: MetaData) -> None:
     """Make what is missing. Processes may do so at the same time. Raises `NotReadyError`."""
     for last in (False, True):
         try:
@@ -92,20 +125,10 @@ def create_tables(engine: Engine, metadata: MetaData) -> None:
         except (DBAPIError, PoolTimeoutError) as error:
             # "if not exists" of two PostgreSQL sessions may collide in the catalogue; the second time it is there.
             if last:
-                raise unreachable(engine, error) from error
+                raise _unreachable(engine, error) from error
 
 
-@contextmanager
-def transaction(engine: Engine) -> Iterator[Connection]:
-    """A connection in a transaction of its own. Raises `NotReadyError` where the database cannot be reached."""
-    try:
-        with engine.begin() as connection:
-            yield connection
-    except (DBAPIError, PoolTimeoutError) as error:
-        raise unreachable(engine, error) from error
-
-
-def unreachable(engine: Engine, error: Exception) -> NotReadyError:
+def _unreachable(engine: Engine, error: Exception) -> NotReadyError:
     cause = str(getattr(error, "orig", None) or error).strip().splitlines() or [type(error).__name__]
     place = engine.url.render_as_string(hide_password=True)
     return NotReadyError(

@@ -14,7 +14,7 @@ import msgspec
 from sqlalchemy import Column, Double, MetaData, Row, Table, Text, insert, or_, select, update
 
 from llm_inference.errors import ConfigError
-from llm_inference.gateway.tenants.database import create_tables, open_database, transaction
+from llm_inference.gateway.tenants.database import Database
 from llm_inference.gateway.tenants.key import ApiKey, Scope, digest_of, new_id, new_secret
 from llm_inference.gateway.tenants.limits import NO_LIMITS, Limits
 
@@ -42,8 +42,7 @@ class KeyStore:
     """Over `sqlite:///FILE` or `postgresql://…`. Methods raise `NotReadyError` when it cannot be reached."""
 
     def __init__(self, url: str, where: str = "api.key_store") -> None:
-        self._engine = open_database(url, where)
-        self._prepared = False
+        self._database = Database(url, where, _METADATA)
 
     def create(
         self, name: str, *, scope: Scope | None = None, limits: Limits = NO_LIMITS, expires: float | None = None
@@ -59,7 +58,7 @@ class KeyStore:
             scope=scope or Scope(),
             limits=limits,
         )
-        with transaction(self._ready()) as connection:
+        with self._database.transaction() as connection:
             connection.execute(
                 insert(_KEYS).values(
                     id=key.id,
@@ -77,7 +76,7 @@ class KeyStore:
         """The keys of those digests that are in the table, revoked and expired ones included."""
         wanted = [digest.hex() for digest in digests]
         rows: list[Row[Any]] = []
-        with transaction(self._ready()) as connection:
+        with self._database.transaction() as connection:
             for place in range(0, len(wanted), _MAX_DIGESTS):
                 some = wanted[place : place + _MAX_DIGESTS]
                 either = or_(_KEYS.c.digest.in_(some), _KEYS.c.old_digest.in_(some))
@@ -93,12 +92,12 @@ class KeyStore:
         return {digest: found[digest] for digest in digests if digest in found}
 
     def all(self) -> list[ApiKey]:
-        with transaction(self._ready()) as connection:
+        with self._database.transaction() as connection:
             return [_key(row) for row in connection.execute(select(_KEYS).order_by(_KEYS.c.created, _KEYS.c.id))]
 
     def revoke(self, key_id: str) -> ApiKey:
         """Revoked now, for good; a key that is revoked stays so since then. Raises `ConfigError` for no such key."""
-        with transaction(self._ready()) as connection:
+        with self._database.transaction() as connection:
             connection.execute(
                 update(_KEYS).where(_KEYS.c.id == key_id, _KEYS.c.revoked.is_(None)).values(revoked=time.time())
             )
@@ -107,7 +106,7 @@ class KeyStore:
     def rotate(self, key_id: str, overlap_s: float = 0.0) -> tuple[ApiKey, str]:
         """A new secret for the key; the old one is good for `overlap_s` more. Raises `ConfigError`."""
         secret = new_secret()
-        with transaction(self._ready()) as connection:
+        with self._database.transaction() as connection:
             before = self._one(connection, key_id)
             if before.revoked is not None:
                 raise ConfigError(f"the key {key_id} is revoked; create a new one")
@@ -123,13 +122,7 @@ class KeyStore:
             return self._one(connection, key_id), secret
 
     def close(self) -> None:
-        self._engine.dispose()
-
-    def _ready(self) -> Any:
-        if not self._prepared:
-            create_tables(self._engine, _METADATA)
-            self._prepared = True
-        return self._engine
+        self._database.close()
 
     def _one(self, connection: Any, key_id: str) -> ApiKey:
         row = connection.execute(select(_KEYS).where(_KEYS.c.id == key_id)).one_or_none()

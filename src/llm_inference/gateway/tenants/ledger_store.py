@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,8 +10,9 @@ from sqlalchemy import BigInteger, Column, Double, Index, Integer, MetaData, Tab
 from sqlalchemy.dialects import postgresql, sqlite
 
 from llm_inference.errors import ConfigError
-from llm_inference.gateway.tenants.database import create_tables, open_database, transaction
+from llm_inference.gateway.tenants.database import Database
 from llm_inference.gateway.tenants.ledger import Entry
+from llm_inference.gateway.tenants.limits import window_at
 
 _METADATA = MetaData()
 _LEDGER = Table(
@@ -51,18 +51,14 @@ class LedgerStore:
     """Over `sqlite:///FILE` or `postgresql://…`. Methods raise `NotReadyError` when it cannot be reached."""
 
     def __init__(self, url: str, where: str = "api.ledger") -> None:
-        self._engine = open_database(url, where)
-        self._prepared = False
+        self._database = Database(url, where, _METADATA)
 
     def write(self, entries: Sequence[Entry]) -> None:
         """In one transaction. A row that is there already stays as it is."""
-        dialect = postgresql if self._engine.dialect.name == "postgresql" else sqlite
+        dialect = postgresql if self._database.dialect == "postgresql" else sqlite
         statement = dialect.insert(_LEDGER).on_conflict_do_nothing(index_elements=["row_id"])
-        rows = [
-            {**msgspec.structs.asdict(entry), "day": time.strftime("%Y-%m-%d", time.gmtime(entry.time))}
-            for entry in entries
-        ]
-        with transaction(self._ready()) as connection:
+        rows = [{**msgspec.structs.asdict(entry), "day": window_at(entry.time, "day")[0]} for entry in entries]
+        with self._database.transaction() as connection:
             connection.execute(statement, rows)
 
     def usage(
@@ -95,24 +91,18 @@ class LedgerStore:
             query = query.where(_LEDGER.c.time < until)
         if key is not None:
             query = query.where(_LEDGER.c.key_id == key)
-        with transaction(self._ready()) as connection:
-            if self._engine.dialect.name == "postgresql":  # a report may take longer than a row
+        with self._database.transaction() as connection:
+            if self._database.dialect == "postgresql":  # a report may take longer than a row
                 connection.exec_driver_sql("SET LOCAL statement_timeout = '10min'")
             rows = connection.execute(query).mappings().all()
         return [{name.removeprefix("by_"): _plain(value) for name, value in row.items()} for row in rows]
 
     def close(self) -> None:
-        self._engine.dispose()
+        self._database.close()
 
     def prepare(self) -> None:
         """Make the table if it is not there. Raises `NotReadyError`."""
-        self._ready()
-
-    def _ready(self) -> Any:
-        if not self._prepared:
-            create_tables(self._engine, _METADATA)
-            self._prepared = True
-        return self._engine
+        self._database.prepare()
 
 
 def _plain(value: Any) -> Any:
