@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from llm_inference.adapters.dialect import Dialect, capability_table, logprob, schema_or_regex
+from llm_inference.adapters.dialect import Dialect, capability_table, logprob, refuse_lark, schema_or_regex
 from llm_inference.adapters.lightllm import LightLLMDialect
 from llm_inference.adapters.mii import MIIDialect
 from llm_inference.adapters.ollama_native import OllamaDialect
@@ -13,6 +13,7 @@ from llm_inference.adapters.sglang_generate import SGLangDialect
 from llm_inference.adapters.tgi_generate import TGIDialect
 from llm_inference.adapters.triton import TritonDialect
 from llm_inference.engine.types import Grammar
+from llm_inference.errors import InvalidRequestError
 from llm_inference.gateway.openai.sampling import NEUTRAL
 
 DIALECTS: list[Dialect] = [
@@ -38,6 +39,16 @@ def test_a_refusal_goes_before_what_is_common_to_all() -> None:
     table = capability_table(enforced=("seed",), refused={"echo": "no"})
     assert (table.support("seed"), table.support("n"), table.support("echo")) == ("enforced", "emulated", "refused")
     assert table.reasons["echo"] == "no"
+
+
+def test_only_lark_is_refused() -> None:
+    for harmless in (None, Grammar("regex", "a+"), Grammar("json_object", "")):
+        refuse_lark("sglang", harmless)
+    with pytest.raises(InvalidRequestError, match=r"sglang.*EBNF") as caught:
+        refuse_lark("sglang", Grammar("grammar", "start: 'a'"))
+    assert caught.value.param == "structured_outputs"
+    with pytest.raises(InvalidRequestError, match="schemas only"):
+        refuse_lark("tgi", Grammar("grammar", "start: 'a'"), "it takes schemas only")
 
 
 def test_grammars_as_schemas_and_expressions() -> None:
