@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import aclosing
 from typing import Any, Literal, cast
 
 from llm_inference.engine.base import Capabilities, Embeds, Engine, EngineStats, Health, ReportsStats, Tokenizes
@@ -150,17 +151,11 @@ class Held:
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta, None]:
         """Like `Engine.generate`. Raises `NotReadyError` where it is not loaded and does not come in time."""
-        if self._state != "loaded":
-            await self._entered()
-        with self._using:
-            self.num_requests += 1
-            deltas = self._engine.generate(request)
-            try:
+        await self._entered()
+        with self._counted():
+            async with aclosing(self._engine.generate(request)) as deltas:
                 async for delta in deltas:
                     yield delta
-            finally:
-                self._last_used = time.monotonic()
-                await deltas.aclose()
 
     # --- inside
 

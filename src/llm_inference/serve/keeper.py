@@ -40,8 +40,8 @@ class Keeper:
         self.kept: dict[str, Kept] = {}
         #: Held while the configuration changes, and while a desk comes.
         self.changing = asyncio.Lock()
-        self._context = context
         self.desks = Desks()
+        self._context = context
         self._known: dict[str, Kept] = {}  # by run directory, those that come and go included
         self._budget = MemoryBudget(config.loading.memory_budget, config.loading.max_wait_s)
         self._loader = Loader(config, self.desks, self._budget, lambda: self.kept, self.engines)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from llm_inference.gateway.openai.fields import StreamOptions
 from llm_inference.gateway.openai.values import fail
 
-_NONE = StreamOptions()
+_DEFAULTS = StreamOptions()
 
 
 def check_stream(stream: bool, options: StreamOptions | None) -> StreamOptions:
     """The options in force. Raises `InvalidRequestError` for those that would have no effect."""
     if options is None:
-        return _NONE
+        return _DEFAULTS
     if not stream:
         raise fail("stream_options", "would have no effect without stream=true.")
     if options.include_obfuscation:
